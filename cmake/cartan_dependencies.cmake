@@ -1,0 +1,31 @@
+# Third-party packages, found and never vendored. Each is in Debian 12 and in spack.
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+find_package(MPI REQUIRED COMPONENTS CXX)
+# Debian keeps serial and parallel HDF5 side by side; the parallel one is asked for.
+set(HDF5_PREFER_PARALLEL ON)
+find_package(HDF5 REQUIRED COMPONENTS C)
+if(NOT HDF5_IS_PARALLEL)
+  message(FATAL_ERROR "cartan needs parallel HDF5 (Debian: libhdf5-openmpi-dev; spack: hdf5+mpi), found a serial one "
+                      "in ${HDF5_INCLUDE_DIRS}")
+endif()
+find_package(Boost 1.74 REQUIRED COMPONENTS program_options)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(hwy REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+
+# cartan_find_library(NAME HEADER LIBRARY [SUFFIX]): an imported target for a library without a usable package file.
+# (Debian's dnnl-config.cmake asks for OpenCL, which cartan does not use; libxsmm has no package file.)
+function(cartan_find_library target header library)
+  find_path(${target}_INCLUDE_DIR ${header} PATH_SUFFIXES ${ARGN} REQUIRED)
+  find_library(${target}_LIBRARY ${library} REQUIRED)
+  add_library(${target} UNKNOWN IMPORTED)
+  set_target_properties(${target} PROPERTIES IMPORTED_LOCATION ${${target}_LIBRARY}
+                                             INTERFACE_INCLUDE_DIRECTORIES ${${target}_INCLUDE_DIR})
+endfunction()
+cartan_find_library(onednn dnnl.hpp dnnl)
+cartan_find_library(libxsmm libxsmm.h xsmm libxsmm)

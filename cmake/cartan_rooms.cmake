@@ -1,0 +1,49 @@
+# cartan_add_room(NAME SOURCES ... [DEPENDS ...] [PRIVATE ...]): one room = one static library cartan::NAME.
+# DEPENDS are other rooms (their headers are seen), PRIVATE are packages that stay inside.
+function(cartan_add_room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
+  set(target cartan_${name})
+  add_library(${target} STATIC ${ROOM_SOURCES})
+  add_library(cartan::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
+                                       PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(${target} PUBLIC cartan::options ${ROOM_DEPENDS} PRIVATE ${ROOM_PRIVATE})
+  set_property(GLOBAL APPEND PROPERTY CARTAN_ROOMS ${target})
+endfunction()
+
+# cartan_add_test(NAME ROOM room [SOURCES ...] [KIND unit|mpi] [RANKS n...] [TIMEOUT s] [PRIVATE ...]):
+# one GoogleTest program from tests/ROOM/NAME.cpp. KIND mpi runs it under mpirun, once for each rank count,
+# as NAME.mpiN. Labels: the room and the kind.
+function(cartan_add_test name)
+  cmake_parse_arguments(TEST "" "ROOM;KIND;TIMEOUT" "SOURCES;RANKS;PRIVATE" ${ARGN})
+  if(NOT TEST_KIND)
+    set(TEST_KIND unit)
+  endif()
+  if(NOT TEST_TIMEOUT)
+    set(TEST_TIMEOUT 120)
+  endif()
+  if(CARTAN_SANITIZE)
+    math(EXPR TEST_TIMEOUT "${TEST_TIMEOUT} * 5")
+  endif()
+  if(NOT TEST_SOURCES)
+    set(TEST_SOURCES ${name}.cpp)
+  endif()
+  add_executable(${name} ${TEST_SOURCES})
+  target_link_libraries(${name} PRIVATE cartan::${TEST_ROOM} cartan_test_support_${TEST_KIND} ${TEST_PRIVATE})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  if(TEST_KIND STREQUAL mpi)
+    foreach(ranks ${TEST_RANKS})
+      add_test(NAME ${name}.mpi${ranks}
+               COMMAND ${MPIEXEC_EXECUTABLE} --allow-run-as-root --oversubscribe --bind-to none --mca
+                       mpi_yield_when_idle 1 ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${name}>)
+      set_tests_properties(${name}.mpi${ranks} PROPERTIES LABELS "${TEST_ROOM};mpi" TIMEOUT ${TEST_TIMEOUT}
+                                                          PROCESSORS 2 SKIP_RETURN_CODE 77)
+    endforeach()
+  else()
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES LABELS "${TEST_ROOM};unit" TIMEOUT ${TEST_TIMEOUT} SKIP_RETURN_CODE 77)
+  endif()
+  set_property(GLOBAL APPEND PROPERTY CARTAN_TEST_TARGETS ${name})
+endfunction()

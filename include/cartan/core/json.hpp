@@ -1,0 +1,19 @@
+// JSON by nlohmann-json; keys keep their order, numbers round-trip exactly.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace cartan {
+
+using Json = nlohmann::ordered_json;
+
+/// Parses `text`. Throws DataError that names `where` (a path) and the line and column of the fault.
+Json parse_json(std::string_view text, std::string_view where);
+/// Reads and parses a file. Throws MissingError, IoError, DataError.
+Json read_json(const std::filesystem::path& path);
+
+}  // namespace cartan

@@ -1,0 +1,22 @@
+#include "cartan/core/json.hpp"
+
+#include <algorithm>
+
+#include "cartan/core/error.hpp"
+#include "cartan/core/file.hpp"
+
+namespace cartan {
+
+Json parse_json(std::string_view text, std::string_view where) {
+  try {
+    return Json::parse(text);
+  } catch (const nlohmann::json::parse_error& error) {
+    const auto end = std::min(error.byte, text.size());
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
+    throw DataError("{}: not valid JSON near line {}: {}", where, line, error.what());
+  }
+}
+
+Json read_json(const std::filesystem::path& path) { return parse_json(read_file(path), path.string()); }
+
+}  // namespace cartan
