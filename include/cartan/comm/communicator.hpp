@@ -1,0 +1,113 @@
+// One axis or plane of the mesh: collectives and point-to-point, over MPI on the host, NCCL on GPUs, or
+// counted by sim.
+//
+// The control plane (small, host memory, blocking) is for agreement; the data plane is ordered on a stream
+// and ends in an event. All are collective: every rank of the group calls them in the same order. Sums exist
+// only in canonical order (core/canonical_tree.hpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cartan/core/canonical_tree.hpp"
+#include "cartan/core/error.hpp"
+#include "cartan/device/device.hpp"
+
+namespace cartan::comm {
+
+using ByteView = std::span<std::byte>;
+using ConstByteView = std::span<const std::byte>;
+
+/// One vector's partial sums over the group: rank r holds the leaves leaf_range(tree.leaves(), r, size) and
+/// keeps its stack of nodes in its slots (slot i: i-th node), each an array of `count` floats that starts at
+/// slots[i].
+struct PartialSums {
+  const CanonicalTree* tree = nullptr;
+  std::vector<float*> slots;
+  Index count = 0;
+};
+
+/// The part of `count` elements that rank `rank` of `size` owns after a reduce_scatter: whole blocks of
+/// device::kSumBlock.
+LeafRange chunk_range(Index count, int rank, int size);
+
+/// What one call did; watchdog, tests and report read it.
+struct CallRecord {
+  std::uint64_t sequence = 0;
+  std::string_view verb;
+  std::size_t bytes = 0;  ///< payload of this rank
+  double seconds = 0;
+};
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual const std::string& name() const = 0;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Control plane.
+  virtual std::int64_t max(std::int64_t value) = 0;
+  virtual void barrier() = 0;
+  virtual void broadcast_host(ByteView data, int root) = 0;
+  /// out holds size() times in.size() bytes, in the order of ranks. For set-up only: it grows with the group.
+  virtual void all_gather_host(ConstByteView in, ByteView out) = 0;
+  virtual void send_host(ConstByteView data, int peer) = 0;
+  virtual void receive_host(ByteView data, int peer) = 0;
+
+  // Data plane.
+  /// Memory that peers can reach directly (a shared window inside a node, registered memory on GPUs),
+  /// zero-filled. Operands that lie in it are exchanged without staging. Collective, and so is its release:
+  /// same order on every rank.
+  virtual device::Buffer allocate_exchange(device::Device& device, std::size_t size_bytes,
+                                           device::MemoryKind kind, std::string_view label) = 0;
+  virtual device::Event all_gather(ConstByteView in, ByteView out, device::Stream& stream) = 0;
+  virtual device::Event all_to_all(ConstByteView in, ByteView out, device::Stream& stream) = 0;
+  virtual device::Event broadcast(ByteView data, int root, device::Stream& stream) = 0;
+  virtual device::Event send(ConstByteView data, int peer, device::Stream& stream) = 0;
+  virtual device::Event receive(ByteView data, int peer, device::Stream& stream) = 0;
+  /// out[0 ... chunk) = canonical sum of this rank's chunk (chunk_range). `out` may be slots[0] + chunk
+  /// begin.
+  virtual device::Event reduce_scatter(const PartialSums& sums, float* out, device::Stream& stream) = 0;
+  /// Every rank's slots[0] receives the canonical sum of all `count` elements.
+  virtual device::Event all_reduce(const PartialSums& sums, device::Stream& stream) = 0;
+
+  /// The calls so far (a bounded ring of the latest), and totals.
+  virtual std::vector<CallRecord> recent_calls() const = 0;
+  virtual std::uint64_t calls() const = 0;
+  virtual double seconds() const = 0;  ///< spent in the data plane
+};
+
+/// Canonical sum of one value a leaf over the whole group: rank r holds a contiguous range of the tree's
+/// leaves, in rank order, as a stack (CanonicalSum). Every rank gets the same bits. O(log ranks) messages a
+/// rank of bounded size. Collective.
+double canonical_sum(Communicator& comm, const CanonicalTree& tree, const std::vector<TreeNode>& nodes,
+                     const std::vector<double>& values);
+
+/// Collective over `comm`: either every rank returns, or every rank throws. Whatever fails locally, `work`
+/// makes the same collective calls on every rank. The rank that failed rethrows; the others throw PeerError
+/// that names it.
+template <class Work>
+void all_or_none(Communicator& comm, std::string_view what, Work&& work) {
+  std::exception_ptr error;
+  try {
+    work();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const auto failed_rank = comm.max(error ? comm.rank() : -1);
+  if (error) std::rethrow_exception(error);
+  if (failed_rank >= 0) throw PeerError("{} failed on rank {}", what, failed_rank);
+}
+
+/// A group of one rank: nothing is exchanged. Also what sim uses for groups of any size (size and rank as
+/// told).
+std::unique_ptr<Communicator> make_local_communicator(std::string name, int rank = 0, int size = 1);
+
+}  // namespace cartan::comm

@@ -1,0 +1,65 @@
+// A device: memory, streams and operations. `cpu` computes on the host, `cuda` on a GPU, `sim` computes
+// nothing and counts: the same step run on `sim` predicts the memory and the FLOPs of a real one.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "cartan/device/memory.hpp"
+#include "cartan/device/ops.hpp"
+#include "cartan/device/stream.hpp"
+
+namespace cartan::device {
+
+enum class DeviceKind { cpu, cuda, sim };
+/// Inverse of the key run.device. Throws ConfigError.
+DeviceKind device_kind_from_name(std::string_view name);
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceKind kind() const = 0;
+  /// For people: "cpu: Intel Xeon ..., 2 threads, AVX-512".
+  virtual std::string description() const = 0;
+
+  /// Uninitialised bytes, aligned for every operation. Throws EnvironmentError that names `label` and what is
+  /// in use.
+  virtual Buffer allocate(std::size_t size_bytes, MemoryKind kind, std::string_view label) = 0;
+  virtual MemoryLedger& ledger() = 0;
+
+  /// The stream that operations of the step run on.
+  virtual Stream& compute_stream() = 0;
+  /// Another stream, for communication or copies.
+  virtual std::unique_ptr<Stream> make_stream(std::string_view name) = 0;
+  virtual Ops& ops() = 0;
+
+  /// Between host memory and the device, ordered on `stream`; host memory must live until then.
+  virtual void copy_in(void* destination, const void* host_source, std::size_t size_bytes,
+                       Stream& stream) = 0;
+  virtual void copy_out(void* host_destination, const void* source, std::size_t size_bytes,
+                        Stream& stream) = 0;
+};
+
+struct DeviceOptions {
+  int threads = 0;  ///< 0: the CPUs that this process may use, shared among the ranks of the node
+};
+
+/// The device `kind`. Throws EnvironmentError where this build or machine lacks it.
+std::unique_ptr<Device> make_device(DeviceKind kind, const DeviceOptions& options);
+
+/// What `sim` counted since it was made or reset.
+struct SimCounts {
+  double matmul_flops = 0;     ///< multiply-adds of products, two FLOPs each
+  double attention_flops = 0;  ///< of attention, causal half only
+};
+
+/// The counting device. Addresses it hands out must not be followed.
+class SimDevice : public Device {
+ public:
+  virtual const SimCounts& counts() const = 0;
+};
+/// Bytes that a device of this kind allocates for its own scratch are counted too.
+std::unique_ptr<SimDevice> make_sim_device(DeviceKind imitated, const DeviceOptions& options);
+
+}  // namespace cartan::device
