@@ -1,0 +1,171 @@
+// Checks shapes at once, in the caller; then enqueues. On the compute stream, which is inline, that is a
+// call.
+#include "device/cpu/cpu_ops.hpp"
+
+#include <utility>
+#include <vector>
+
+#include "cartan/core/error.hpp"
+#include "device/checks.hpp"
+#include "device/cpu/attention.hpp"
+#include "device/cpu/linear.hpp"
+#include "device/cpu/rows.hpp"
+
+namespace cartan::device::cpu {
+
+CpuOps::CpuOps(int threads, std::byte* scratch, const Stream& compute_stream,
+               Gemm::Bf16Products bf16_products)
+    : compute_stream_(compute_stream),
+      compute_(threads, scratch, bf16_products),
+      beside_(1, scratch + static_cast<std::size_t>(threads) * kScratchBytes, bf16_products) {}
+
+template <class Work>
+void CpuOps::enqueue(Stream& stream, Work work) {
+  auto* const host = dynamic_cast<HostStream*>(&stream);
+  if (host == nullptr) throw InternalError("stream {} does not belong to the cpu device", stream.name());
+  Lane& lane = &stream == &compute_stream_ ? compute_ : beside_;
+  host->submit([&lane, work = std::move(work)] {
+    const std::lock_guard lock(lane.mutex);
+    work(lane.context, lane.gemm);
+  });
+}
+
+void CpuOps::embedding_forward(std::span<const std::int32_t> ids, ConstMatrix table, Matrix out,
+                               Stream& stream) {
+  check::embedding_forward(ids, table, out);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::embedding_forward(c, ids, table, out); });
+}
+
+void CpuOps::embedding_backward(std::span<const std::int32_t> ids, ConstMatrix dout, SequenceShape shape,
+                                Index vocab, const GradientView& dtable, Stream& stream) {
+  check::embedding_backward(ids, dout, shape, vocab, dtable);
+  enqueue(stream,
+          [=](const Context& c, Gemm&) { cpu::embedding_backward(c, ids, dout, shape, vocab, dtable); });
+}
+
+void CpuOps::rmsnorm_forward(ConstMatrix x, ConstVector weight, float eps, Matrix y, Vector inv_rms,
+                             Stream& stream) {
+  check::rmsnorm_forward(x, weight, y, inv_rms);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::rmsnorm_forward(c, x, weight, eps, y, inv_rms); });
+}
+
+void CpuOps::rmsnorm_backward(ConstMatrix x, ConstVector weight, ConstVector inv_rms, ConstMatrix dy,
+                              Matrix dx, bool accumulate, SequenceShape shape, const GradientView& dweight,
+                              Stream& stream) {
+  check::rmsnorm_backward(x, weight, inv_rms, dy, dx, shape, dweight);
+  enqueue(stream, [=](const Context& c, Gemm&) {
+    cpu::rmsnorm_backward(c, x, weight, inv_rms, dy, dx, accumulate, shape, dweight);
+  });
+}
+
+void CpuOps::linear_forward(ConstMatrix x, ConstMatrix w, ConstVector bias, Matrix y, bool accumulate,
+                            SequenceShape shape, Stream& stream) {
+  check::linear_forward(x, w, bias, y, shape);
+  enqueue(stream, [=](const Context& c, Gemm& gemm) {
+    cpu::linear_forward(c, gemm, x, w, bias, y, accumulate, shape);
+  });
+}
+
+void CpuOps::linear_backward_input(ConstMatrix dy, ConstMatrix w, Matrix dx, bool accumulate,
+                                   SequenceShape shape, Stream& stream) {
+  check::linear_backward_input(dy, w, dx, shape);
+  enqueue(stream, [=](const Context& c, Gemm& gemm) {
+    cpu::linear_backward_input(c, gemm, dy, w, dx, accumulate, shape);
+  });
+}
+
+void CpuOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, SequenceShape shape,
+                                    const GradientView& dw, const GradientView& dbias, Stream& stream) {
+  check::linear_backward_weight(dy, x, shape, dw, dbias);
+  enqueue(stream, [=](const Context& c, Gemm& gemm) {
+    cpu::linear_backward_weight(c, gemm, dy, x, shape, dw, dbias);
+  });
+}
+
+void CpuOps::rope(Matrix x, Index head_dim, std::span<const std::int32_t> positions, ConstMatrix cosines,
+                  ConstMatrix sines, bool inverse, Stream& stream) {
+  check::rope(x, head_dim, positions, cosines, sines);
+  enqueue(stream,
+          [=](const Context& c, Gemm&) { cpu::rope(c, x, head_dim, positions, cosines, sines, inverse); });
+}
+
+void CpuOps::attention_forward(const AttentionShape& shape, ConstMatrix q, ConstMatrix k, ConstMatrix v,
+                               std::span<const std::int32_t> document_start, Matrix out, Vector log_sum_exp,
+                               Stream& stream) {
+  check::attention_forward(shape, q, k, v, document_start, out, log_sum_exp);
+  enqueue(stream, [=](const Context& c, Gemm&) {
+    cpu::attention_forward(c, shape, q, k, v, document_start, out, log_sum_exp);
+  });
+}
+
+void CpuOps::attention_backward(const AttentionShape& shape, ConstMatrix q, ConstMatrix k, ConstMatrix v,
+                                ConstMatrix out, ConstVector log_sum_exp,
+                                std::span<const std::int32_t> document_start, ConstMatrix dout, Matrix dq,
+                                Matrix dk, Matrix dv, Stream& stream) {
+  check::attention_backward(shape, q, k, v, out, log_sum_exp, document_start, dout, dq, dk, dv);
+  enqueue(stream, [=](const Context& c, Gemm&) {
+    cpu::attention_backward(c, shape, q, k, v, out, log_sum_exp, document_start, dout, dq, dk, dv);
+  });
+}
+
+void CpuOps::swiglu_forward(ConstMatrix gate_up, Matrix y, Stream& stream) {
+  check::swiglu_forward(gate_up, y);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::swiglu_forward(c, gate_up, y); });
+}
+
+void CpuOps::swiglu_backward(ConstMatrix gate_up, ConstMatrix dy, Matrix dgate_up, Matrix y, Stream& stream) {
+  check::swiglu_backward(gate_up, dy, dgate_up, y);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::swiglu_backward(c, gate_up, dy, dgate_up, y); });
+}
+
+void CpuOps::cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
+                           Matrix dlogits, Stream& stream) {
+  check::cross_entropy(logits, targets, row_loss, dlogits);
+  enqueue(stream,
+          [=](const Context& c, Gemm&) { cpu::cross_entropy(c, logits, targets, row_loss, dlogits); });
+}
+
+void CpuOps::adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
+                   const AdamWStep& step, Stream& stream) {
+  check::adamw(master, gradient, exp_avg, exp_avg_sq, compute);
+  enqueue(stream, [=](const Context& c, Gemm&) {
+    cpu::adamw(c, master, gradient, exp_avg, exp_avg_sq, compute, step);
+  });
+}
+
+void CpuOps::square_sums(ConstVector x, std::span<double> sums, Stream& stream) {
+  check::square_sums(x, sums);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::square_sums(c, x, sums); });
+}
+
+void CpuOps::tree_sum(std::span<const float* const> values, std::span<const int> merges, float* out,
+                      Index count, Stream& stream) {
+  check::tree_sum(values, merges, count);
+  // The lists are short and often made for the call: the task keeps its own.
+  enqueue(stream, [values = std::vector<const float*>(values.begin(), values.end()),
+                   merges = std::vector<int>(merges.begin(), merges.end()), out,
+                   count](const Context& c, Gemm&) { cpu::tree_sum(c, values, merges, out, count); });
+}
+
+void CpuOps::add(Vector y, ConstVector x, Stream& stream) {
+  check::add(y, x);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::add(c, y, x); });
+}
+
+void CpuOps::fill_zero(Vector y, Stream& stream) {
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::fill_zero(c, y); });
+}
+
+void CpuOps::copy(ConstMatrix x, Matrix y, Stream& stream) {
+  check::copy(x, y);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::copy(c, x, y); });
+}
+
+bool CpuOps::all_finite(ConstMatrix x, Stream& stream) {
+  bool result = false;
+  enqueue(stream, [x, &result](const Context& c, Gemm&) { result = cpu::all_finite(c, x); });
+  stream.synchronize();
+  return result;
+}
+
+}  // namespace cartan::device::cpu

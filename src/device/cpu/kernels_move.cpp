@@ -1,0 +1,153 @@
+// Copies, conversions, sums: loops that only move memory.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "device/cpu/kernels_move.cpp"
+#include <hwy/foreach_target.h>  // before highway.h
+#include <hwy/highway.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "cartan/core/error.hpp"
+#include "device/cpu/kernels.hpp"
+#include "device/cpu/simd-inl.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace cartan::device::cpu::HWY_NAMESPACE {
+namespace {
+
+template <class In, class Out>
+void convert_elements(const In* in, Out* out, Index count) {
+  for (Index i = 0; i < count; i += lanes()) store(load(in + i, count - i), out + i, count - i);
+}
+
+void convert_any(const void* in, DType in_type, void* out, DType out_type, Index count) {
+  if (in_type == DType::f32 && out_type == DType::bf16) {
+    convert_elements(static_cast<const float*>(in), static_cast<B16*>(out), count);
+  } else {
+    convert_elements(static_cast<const B16*>(in), static_cast<float*>(out), count);
+  }
+}
+
+void add_floats_any(const float* left, const float* right, float* out, Index count) {
+  for (Index i = 0; i < count; i += lanes()) {
+    store(hn::Add(load(left + i, count - i), load(right + i, count - i)), out + i, count - i);
+  }
+}
+
+template <class T>
+void add_row_typed(float* sum, const T* row, Index count) {
+  for (Index i = 0; i < count; i += lanes()) {
+    store(hn::Add(load(sum + i, count - i), load(row + i, count - i)), sum + i, count - i);
+  }
+}
+
+void add_row_any(float* sum, const void* row, DType dtype, Index count) {
+  if (dtype == DType::f32) {
+    add_row_typed(sum, static_cast<const float*>(row), count);
+  } else {
+    add_row_typed(sum, static_cast<const B16*>(row), count);
+  }
+}
+
+template <class T>
+bool finite_typed(const T* x, Index count) {
+  // 0 * x is 0 for a finite x and NaN otherwise.
+  VF sum = hn::Zero(F());
+  for (Index i = 0; i < count; i += lanes()) {
+    sum = hn::Add(sum, hn::Mul(hn::Zero(F()), load(x + i, count - i)));
+  }
+  return sum_lanes(sum) == 0.0f;
+}
+
+bool finite_any(const void* x, DType dtype, Index count) {
+  return dtype == DType::f32 ? finite_typed(static_cast<const float*>(x), count)
+                             : finite_typed(static_cast<const B16*>(x), count);
+}
+
+/// Always 16 running sums, so that the bits are the same for every vector length.
+double square_sum_any(const float* x, Index count) {
+  constexpr Index kSums = 16;
+  double sums[kSums] = {};
+  const Index whole = count / kSums * kSums;
+  for (Index i = 0; i < whole; i += kSums) {
+    for (Index j = 0; j < kSums; ++j)
+      sums[j] += static_cast<double>(x[i + j]) * static_cast<double>(x[i + j]);
+  }
+  for (Index i = whole; i < count; ++i)
+    sums[i - whole] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (Index half = kSums / 2; half > 0; half /= 2) {
+    for (Index j = 0; j < half; ++j) sums[j] += sums[j + half];
+  }
+  return sums[0];
+}
+
+template <class Y>
+void store_rows(const float* tile, Index rows, Index cols, const float* bias, bool accumulate, Y* y,
+                Index y_stride) {
+  for (Index r = 0; r < rows; ++r, tile += cols, y += y_stride) {
+    for (Index i = 0; i < cols; i += lanes()) {
+      VF value = load(tile + i, cols - i);
+      if (bias != nullptr) value = hn::Add(value, load(bias + i, cols - i));
+      if (accumulate) value = hn::Add(load(y + i, cols - i), value);
+      store(value, y + i, cols - i);
+    }
+  }
+}
+
+void store_tile_any(const float* tile, Index rows, Index cols, const float* bias, bool accumulate, void* y,
+                    DType y_type, Index y_stride) {
+  if (y_type == DType::f32) {
+    store_rows(tile, rows, cols, bias, accumulate, static_cast<float*>(y), y_stride);
+  } else {
+    store_rows(tile, rows, cols, bias, accumulate, static_cast<B16*>(y), y_stride);
+  }
+}
+
+}  // namespace
+}  // namespace cartan::device::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace cartan::device::cpu {
+
+HWY_EXPORT(convert_any);
+HWY_EXPORT(add_floats_any);
+HWY_EXPORT(add_row_any);
+HWY_EXPORT(finite_any);
+HWY_EXPORT(square_sum_any);
+HWY_EXPORT(store_tile_any);
+
+void convert(const void* in, DType in_type, void* out, DType out_type, Index count) {
+  if (in_type == out_type) {
+    std::memcpy(out, in, static_cast<std::size_t>(count) * size_of(in_type));
+  } else {
+    HWY_DYNAMIC_DISPATCH(convert_any)(in, in_type, out, out_type, count);
+  }
+}
+
+void add_floats(const float* left, const float* right, float* out, Index count) {
+  HWY_DYNAMIC_DISPATCH(add_floats_any)(left, right, out, count);
+}
+
+void add_row(float* sum, const void* row, DType dtype, Index count) {
+  HWY_DYNAMIC_DISPATCH(add_row_any)(sum, row, dtype, count);
+}
+
+bool finite(const void* x, DType dtype, Index count) {
+  return HWY_DYNAMIC_DISPATCH(finite_any)(x, dtype, count);
+}
+
+double square_sum(const float* x, Index count) { return HWY_DYNAMIC_DISPATCH(square_sum_any)(x, count); }
+
+void store_tile(const float* tile, Index rows, Index cols, const void* bias, DType bias_type, bool accumulate,
+                void* y, DType y_type, Index y_stride) {
+  constexpr Index kMaxCols = 1024;
+  CARTAN_ASSERT(cols <= kMaxCols);
+  alignas(64) float bias_floats[kMaxCols];
+  if (bias != nullptr) convert(bias, bias_type, bias_floats, DType::f32, cols);
+  HWY_DYNAMIC_DISPATCH(store_tile_any)
+  (tile, rows, cols, bias != nullptr ? bias_floats : nullptr, accumulate, y, y_type, y_stride);
+}
+
+}  // namespace cartan::device::cpu
+#endif

@@ -1,0 +1,164 @@
+// The counting device: shapes are checked, memory is booked, FLOPs are added up, nothing is computed.
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "cartan/core/error.hpp"
+#include "cartan/device/device.hpp"
+#include "device/checks.hpp"
+#include "device/cpu/cpu_device.hpp"
+#include "device/cpu/machine.hpp"
+
+namespace cartan::device {
+namespace {
+
+/// Query-key pairs that causal attention looks at, over all sequences and heads. Document boundaries are not
+/// subtracted: the count depends on shapes only.
+double attention_pairs(const AttentionShape& s) {
+  const auto q = static_cast<double>(s.q_length), k = static_cast<double>(s.k_length);
+  return static_cast<double>(s.sequences * s.heads) * (q * (k - q) + q * (q + 1) / 2);
+}
+
+class SimOps : public Ops {
+ public:
+  SimCounts counts;
+
+  void embedding_forward(std::span<const std::int32_t> ids, ConstMatrix table, Matrix out, Stream&) override {
+    check::embedding_forward(ids, table, out);
+  }
+  void embedding_backward(std::span<const std::int32_t> ids, ConstMatrix dout, SequenceShape shape,
+                          Index vocab, const GradientView& dtable, Stream&) override {
+    check::embedding_backward(ids, dout, shape, vocab, dtable);
+  }
+  void rmsnorm_forward(ConstMatrix x, ConstVector weight, float, Matrix y, Vector inv_rms, Stream&) override {
+    check::rmsnorm_forward(x, weight, y, inv_rms);
+  }
+  void rmsnorm_backward(ConstMatrix x, ConstVector weight, ConstVector inv_rms, ConstMatrix dy, Matrix dx,
+                        bool, SequenceShape shape, const GradientView& dweight, Stream&) override {
+    check::rmsnorm_backward(x, weight, inv_rms, dy, dx, shape, dweight);
+  }
+  void linear_forward(ConstMatrix x, ConstMatrix w, ConstVector bias, Matrix y, bool, SequenceShape shape,
+                      Stream&) override {
+    check::linear_forward(x, w, bias, y, shape);
+    count_product(x.rows, w.rows, w.cols);
+  }
+  void linear_backward_input(ConstMatrix dy, ConstMatrix w, Matrix dx, bool, SequenceShape shape,
+                             Stream&) override {
+    check::linear_backward_input(dy, w, dx, shape);
+    count_product(dy.rows, w.cols, w.rows);
+  }
+  void linear_backward_weight(ConstMatrix dy, ConstMatrix x, SequenceShape shape, const GradientView& dw,
+                              const GradientView& dbias, Stream&) override {
+    check::linear_backward_weight(dy, x, shape, dw, dbias);
+    count_product(dy.cols, x.cols, x.rows);
+  }
+  void rope(Matrix x, Index head_dim, std::span<const std::int32_t> positions, ConstMatrix cosines,
+            ConstMatrix sines, bool, Stream&) override {
+    check::rope(x, head_dim, positions, cosines, sines);
+  }
+  /// Two products (scores, output): four FLOPs for each pair and channel.
+  void attention_forward(const AttentionShape& shape, ConstMatrix q, ConstMatrix k, ConstMatrix v,
+                         std::span<const std::int32_t> document_start, Matrix out, Vector log_sum_exp,
+                         Stream&) override {
+    check::attention_forward(shape, q, k, v, document_start, out, log_sum_exp);
+    counts.attention_flops += 4 * attention_pairs(shape) * static_cast<double>(shape.head_dim);
+  }
+  /// Five products: the scores once more, and the gradients of output, values, queries and keys.
+  void attention_backward(const AttentionShape& shape, ConstMatrix q, ConstMatrix k, ConstMatrix v,
+                          ConstMatrix out, ConstVector log_sum_exp,
+                          std::span<const std::int32_t> document_start, ConstMatrix dout, Matrix dq,
+                          Matrix dk, Matrix dv, Stream&) override {
+    check::attention_backward(shape, q, k, v, out, log_sum_exp, document_start, dout, dq, dk, dv);
+    counts.attention_flops += 10 * attention_pairs(shape) * static_cast<double>(shape.head_dim);
+  }
+  void swiglu_forward(ConstMatrix gate_up, Matrix y, Stream&) override { check::swiglu_forward(gate_up, y); }
+  void swiglu_backward(ConstMatrix gate_up, ConstMatrix dy, Matrix dgate_up, Matrix y, Stream&) override {
+    check::swiglu_backward(gate_up, dy, dgate_up, y);
+  }
+  void cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
+                     Matrix dlogits, Stream&) override {
+    check::cross_entropy(logits, targets, row_loss, dlogits);
+  }
+  void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
+             const AdamWStep&, Stream&) override {
+    check::adamw(master, gradient, exp_avg, exp_avg_sq, compute);
+  }
+  /// The sums are host memory and may be read: 0.
+  void square_sums(ConstVector x, std::span<double> sums, Stream&) override {
+    check::square_sums(x, sums);
+    for (double& sum : sums) sum = 0;
+  }
+  void tree_sum(std::span<const float* const> values, std::span<const int> merges, float*, Index count,
+                Stream&) override {
+    check::tree_sum(values, merges, count);
+  }
+  void add(Vector y, ConstVector x, Stream&) override { check::add(y, x); }
+  void fill_zero(Vector, Stream&) override {}
+  void copy(ConstMatrix x, Matrix y, Stream&) override { check::copy(x, y); }
+  bool all_finite(ConstMatrix, Stream&) override { return true; }
+
+ private:
+  void count_product(Index m, Index n, Index k) {
+    counts.matmul_flops += 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  }
+};
+
+class SimDeviceImplementation : public SimDevice {
+ public:
+  SimDeviceImplementation(DeviceKind imitated, int threads)
+      : imitated_(imitated), threads_(threads), compute_stream_(make_inline_stream("compute")) {
+    if (imitated == DeviceKind::cpu) {
+      scratch_ =
+          allocate(cpu::device_scratch_bytes(threads), MemoryKind::workspace, "scratch of the cpu threads");
+    }
+  }
+
+  DeviceKind kind() const override { return DeviceKind::sim; }
+  std::string description() const override {
+    return imitated_ == DeviceKind::cuda
+               ? "sim: counts what a cuda device would do"
+               : fmt::format("sim: counts what a cpu device with {} threads would do", threads_);
+  }
+
+  /// Addresses are distinct, aligned, never reused, and in no process's address space.
+  Buffer allocate(std::size_t size_bytes, MemoryKind kind, std::string_view) override {
+    constexpr std::size_t kAlignment = 256;
+    const std::uintptr_t address = next_address_.fetch_add((size_bytes / kAlignment + 1) * kAlignment);
+    return {reinterpret_cast<void*>(address), size_bytes, kind, ledger_, nullptr};
+  }
+
+  MemoryLedger& ledger() override { return ledger_; }
+  Stream& compute_stream() override { return *compute_stream_; }
+  std::unique_ptr<Stream> make_stream(std::string_view name) override {
+    return make_inline_stream(std::string(name));
+  }
+  Ops& ops() override { return ops_; }
+  const SimCounts& counts() const override { return ops_.counts; }
+
+  void copy_in(void*, const void*, std::size_t, Stream&) override {}
+  /// Host memory may be read afterwards: zeros.
+  void copy_out(void* host_destination, const void*, std::size_t size_bytes, Stream&) override {
+    if (size_bytes > 0) std::memset(host_destination, 0, size_bytes);
+  }
+
+ private:
+  DeviceKind imitated_;
+  int threads_;
+  std::atomic<std::uintptr_t> next_address_{std::uintptr_t{1} << 60};
+  MemoryLedger ledger_;
+  std::unique_ptr<HostStream> compute_stream_;
+  SimOps ops_;
+  Buffer scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<SimDevice> make_sim_device(DeviceKind imitated, const DeviceOptions& options) {
+  if (imitated == DeviceKind::sim) throw InternalError("the sim device imitates cpu or cuda, not itself");
+  if (options.threads < 0)
+    throw ConfigError("a device with {} threads: use 0 (all) or more", options.threads);
+  return std::make_unique<SimDeviceImplementation>(
+      imitated, options.threads == 0 ? cpu::default_threads() : options.threads);
+}
+
+}  // namespace cartan::device

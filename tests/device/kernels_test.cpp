@@ -1,0 +1,113 @@
+// Every instruction set that the loops are compiled for gives right answers, and the same bits where
+// promised.
+#include "device/cpu/kernels.hpp"
+
+#include <gtest/gtest.h>
+#include <hwy/highway.h>
+
+#include "device/ops_fixture.hpp"
+
+namespace cartan::device::cpu {
+namespace {
+
+using testing::Data;
+using testing::random_values;
+using testing::Values;
+
+/// Calls work(name) once for each instruction set of this CPU, the best one first.
+template <class Work>
+void on_every_target(const Work& work) {
+  const auto supported = hwy::SupportedTargets();
+  for (auto target = supported; target != 0; target &= target - 1) {
+    const auto lowest = target & -target;
+    hwy::SetSupportedTargetsForTest(lowest);
+    work(hwy::TargetName(lowest));
+  }
+  hwy::SetSupportedTargetsForTest(0);
+}
+
+TEST(Kernels, PackingMovesEveryElement) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& [rows, cols] : {std::pair<Index, Index>{1, 1}, {3, 70}, {16, 16}, {37, 41}, {64, 9}}) {
+      const Index stride = cols + 3;
+      Data in(dtype, random_values(rows * stride, "in"));
+      const Values values = in.values();
+      on_every_target([&](const char* name) {
+        std::vector<float> straight(static_cast<std::size_t>(rows * 80), -7.0f);
+        std::vector<float> turned(static_cast<std::size_t>(cols * 80), -7.0f);
+        pack_rows(in.vector().data, dtype, stride, rows, cols, straight.data(), 80);
+        pack_transposed(in.vector().data, dtype, stride, rows, cols, turned.data(), 80);
+        for (Index r = 0; r < rows; ++r) {
+          for (Index c = 0; c < cols; ++c) {
+            const double expected = values[static_cast<std::size_t>(r * stride + c)];
+            ASSERT_EQ(straight[static_cast<std::size_t>(r * 80 + c)], expected)
+                << name << " " << r << " " << c;
+            ASSERT_EQ(turned[static_cast<std::size_t>(c * 80 + r)], expected) << name << " " << r << " " << c;
+          }
+          ASSERT_EQ(straight[static_cast<std::size_t>(r * 80 + cols)], -7.0f)
+              << name << " wrote beyond a row";
+        }
+        for (Index c = 0; c < cols; ++c) {
+          ASSERT_EQ(turned[static_cast<std::size_t>(c * 80 + rows)], -7.0f)
+              << name << " wrote beyond a column";
+        }
+      });
+    }
+  }
+}
+
+TEST(Kernels, ConversionAndAdamWHaveTheSameBitsOnEveryInstructionSet) {
+  constexpr Index kSize = 203;
+  Data in(DType::f32, random_values(kSize, "in"));
+  const Data rounded(DType::bf16, in.values());
+  std::vector<float> first_masters;
+  double first_sum = 0;
+  on_every_target([&](const char* name) {
+    Data out(DType::bf16, kSize);
+    convert(in.vector().data, DType::f32, out.vector().data, DType::bf16, kSize);
+    EXPECT_TRUE(out.same_bits(rounded)) << name;
+
+    Data master(DType::f32, random_values(kSize, "p")), m(DType::f32, random_values(kSize, "m"));
+    Data v(DType::f32, Values(kSize, 0.3));
+    adamw_block(master.floats(), in.floats(), m.floats(), v.floats(), nullptr, DType::f32, kSize,
+                {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.4f, 0.7f});
+    const std::vector<float> masters(master.floats(), master.floats() + kSize);
+    const double sum = square_sum(in.floats(), kSize);
+    if (first_masters.empty()) {
+      first_masters = masters;
+      first_sum = sum;
+    }
+    EXPECT_TRUE(testing::same_bits(masters, first_masters)) << name;
+    EXPECT_EQ(sum, first_sum) << name;
+  });
+}
+
+TEST(Kernels, RowsAgreeWithTheReferenceOnEveryInstructionSet) {
+  constexpr Index kCols = 75;
+  Data x(DType::f32, random_values(kCols, "x")), weight(DType::f32, random_values(kCols, "weight"));
+  Data dy(DType::f32, random_values(kCols, "dy")),
+      gate_up(DType::f32, random_values(2 * kCols, "gate_up", 4));
+  const auto norm = reference::rmsnorm_forward(x.values(), weight.values(), 1e-5);
+  const auto norm_gradients = reference::rmsnorm_backward(x.values(), weight.values(), 1e-5, dy.values());
+  const std::vector<std::int32_t> target{3};
+  const auto loss = reference::cross_entropy(gate_up.values(), target);
+  on_every_target([&](const char* name) {
+    SCOPED_TRACE(name);
+    Data y(DType::f32, kCols), dx(DType::f32, kCols);
+    const float inv_rms = rmsnorm_row(x.floats(), weight.floats(), 1e-5f, y.floats(), DType::f32, kCols);
+    testing::expect_close(y.values(), norm.y, 1e-6, 1e-6);
+    rmsnorm_row_backward(x.floats(), weight.floats(), inv_rms, dy.floats(), dx.floats(), false, DType::f32,
+                         kCols);
+    testing::expect_close(dx.values(), norm_gradients.dx, 1e-5, 1e-5);
+    swiglu_row(gate_up.floats(), gate_up.floats() + kCols, y.floats(), DType::f32, kCols);
+    testing::expect_close(y.values(), reference::swiglu_forward(gate_up.values(), kCols), 1e-5, 1e-6);
+    Data dlogits(DType::f32, 2 * kCols);
+    EXPECT_NEAR(cross_entropy_row(gate_up.floats(), 2 * kCols, target[0], dlogits.floats(), DType::f32),
+                loss.row_loss[0], 1e-5);
+    testing::expect_close(dlogits.values(), loss.dlogits, 1e-5, 1e-7);
+    EXPECT_TRUE(finite(x.floats(), DType::f32, kCols));
+  });
+}
+
+}  // namespace
+}  // namespace cartan::device::cpu
