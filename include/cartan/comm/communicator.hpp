@@ -26,7 +26,8 @@ using ConstByteView = std::span<const std::byte>;
 
 /// One vector's partial sums over the group: rank r holds the leaves leaf_range(tree.leaves(), r, size) and
 /// keeps its stack of nodes in its slots (slot i: i-th node), each an array of `count` floats that starts at
-/// slots[i].
+/// slots[i]. A rank brings at least max(1, size of its stack) slots; further ones are not looked at. Slots
+/// may differ between ranks in number and place. slots_for says what suffices on every rank.
 struct PartialSums {
   const CanonicalTree* tree = nullptr;
   std::vector<float*> slots;
@@ -37,12 +38,17 @@ struct PartialSums {
 /// device::kSumBlock.
 LeafRange chunk_range(Index count, int rank, int size);
 
+/// Slots with which every rank of a group of `size` can hold its stack: max over ranks of its size, at
+/// least 1.
+int slots_for(const CanonicalTree& tree, int size);
+
 /// What one call did; watchdog, tests and report read it.
 struct CallRecord {
   std::uint64_t sequence = 0;
   std::string_view verb;
   std::size_t bytes = 0;  ///< payload of this rank
   double seconds = 0;
+  bool done = false;  ///< false: waiting, under way, or failed
 };
 
 class Communicator {
@@ -73,9 +79,9 @@ class Communicator {
   virtual device::Event send(ConstByteView data, int peer, device::Stream& stream) = 0;
   virtual device::Event receive(ByteView data, int peer, device::Stream& stream) = 0;
   /// out[0 ... chunk) = canonical sum of this rank's chunk (chunk_range). `out` may be slots[0] + chunk
-  /// begin.
+  /// begin, and overlaps no slot otherwise. The slots keep their values, but for such an `out`.
   virtual device::Event reduce_scatter(const PartialSums& sums, float* out, device::Stream& stream) = 0;
-  /// Every rank's slots[0] receives the canonical sum of all `count` elements.
+  /// Every rank's slots[0] receives the canonical sum of all `count` elements; the other slots keep theirs.
   virtual device::Event all_reduce(const PartialSums& sums, device::Stream& stream) = 0;
 
   /// The calls so far (a bounded ring of the latest), and totals.
@@ -106,8 +112,10 @@ void all_or_none(Communicator& comm, std::string_view what, Work&& work) {
   if (failed_rank >= 0) throw PeerError("{} failed on rank {}", what, failed_rank);
 }
 
-/// A group of one rank: nothing is exchanged. Also what sim uses for groups of any size (size and rank as
-/// told).
-std::unique_ptr<Communicator> make_local_communicator(std::string name, int rank = 0, int size = 1);
+/// A group without peers. One rank alone: its verbs copy what the collective would bring it, on a host
+/// stream. Imagined, as sim wants it, and whenever size > 1: calls are recorded, nothing moves, no address is
+/// followed.
+std::unique_ptr<Communicator> make_local_communicator(std::string name, int rank = 0, int size = 1,
+                                                      bool imagined = false);
 
 }  // namespace cartan::comm

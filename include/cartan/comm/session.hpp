@@ -10,11 +10,16 @@
 namespace cartan::comm {
 
 /// One in a process. MPI_Init_thread when made, MPI_Finalize when destroyed in good order (not while
-/// unwinding).
+/// unwinding); an MPI that runs already is used and left running.
+///
+/// Environment: CARTAN_COMM = auto (ranks of one node exchange through shared memory) or messages (as between
+/// nodes). Where the ranks that the launcher announces for this node, times OMP_NUM_THREADS, exceed the CPUs,
+/// OMPI_MCA_mpi_yield_when_idle=1 is set before MPI starts, unless it is set already.
 class Session {
  public:
-  /// Throws EnvironmentError: MPI gives less than MPI_THREAD_MULTIPLE (SERIALIZED is enough where nothing
-  /// overlaps), or a launcher started singletons (SLURM_NTASKS or PMI_SIZE larger than the MPI world).
+  /// Throws EnvironmentError: MPI gives less than MPI_THREAD_SERIALIZED (which is enough where nothing
+  /// overlaps, see thread_multiple), or a launcher started singletons (SLURM_STEP_NUM_TASKS or PMI_SIZE
+  /// larger than the MPI world). Throws ConfigError for another CARTAN_COMM.
   Session(int& argc, char**& argv);
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -25,6 +30,9 @@ class Session {
   int node_rank() const;  ///< among the ranks of this host
   int ranks_on_node() const;
   std::string host() const;
+  /// Threads that this rank may use without crowding the others: the CPUs of its affinity mask where the launcher
+  /// bound the ranks, else its share of the node's.
+  int threads_of_rank() const;
   /// Whether MPI may be called from several threads at once (communication on a stream of its own,
   /// asynchronous saves).
   bool thread_multiple() const;
@@ -35,6 +43,7 @@ class Session {
   static std::string library_version();
 
  private:
+  friend class Mesh;
   struct State;
   std::unique_ptr<State> state_;
 };

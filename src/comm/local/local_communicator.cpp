@@ -1,0 +1,115 @@
+// Verbs without peers. For one rank they copy what a collective would bring it; in an imagined group no
+// address is followed.
+#include "comm/local/local_communicator.hpp"
+
+#include <cstring>
+
+namespace cartan::comm {
+
+std::unique_ptr<Communicator> make_local_communicator(std::string name, int rank, int size, bool imagined) {
+  return std::make_unique<LocalCommunicator>(std::move(name), rank, size, imagined || size > 1);
+}
+
+LocalCommunicator::LocalCommunicator(std::string name, int rank, int size, bool imagined)
+    : name_(std::move(name)), rank_(rank), size_(size), imagined_(imagined) {
+  CARTAN_ASSERT(size > 0 && rank >= 0 && rank < size);
+}
+
+void LocalCommunicator::note(std::string_view verb, std::size_t bytes) {
+  recorder_.close(recorder_.open(verb, bytes), 0, false);
+}
+
+std::int64_t LocalCommunicator::max(std::int64_t value) {
+  note("max", sizeof value);
+  return value;
+}
+
+void LocalCommunicator::barrier() { note("barrier", 0); }
+
+void LocalCommunicator::broadcast_host(ByteView data, int) { note("broadcast_host", data.size()); }
+
+void LocalCommunicator::all_gather_host(ConstByteView in, ByteView out) {
+  CARTAN_ASSERT(out.size() == in.size() * static_cast<std::size_t>(size_));
+  note("all_gather_host", in.size());
+  for (int r = 0; r < size_ && !in.empty(); ++r) {
+    std::memcpy(out.data() + static_cast<std::size_t>(r) * in.size(), in.data(), in.size());
+  }
+}
+
+void LocalCommunicator::send_host(ConstByteView data, int) { note("send_host", data.size()); }
+
+void LocalCommunicator::receive_host(ByteView data, int) {
+  note("receive_host", data.size());
+  if (!data.empty()) std::memset(data.data(), 0, data.size());
+}
+
+device::Buffer LocalCommunicator::allocate_exchange(device::Device& device, std::size_t size_bytes,
+                                                    device::MemoryKind kind, std::string_view label) {
+  device::Buffer buffer = device.allocate(size_bytes, kind, label);
+  if (device.kind() == device::DeviceKind::cpu) {
+    if (size_bytes > 0) std::memset(buffer.data(), 0, size_bytes);
+    return buffer;
+  }
+  CARTAN_ASSERT(size_bytes % sizeof(float) == 0);
+  device::Stream& stream = device.compute_stream();
+  device.ops().fill_zero({buffer.data(), DType::f32, static_cast<Index>(size_bytes / sizeof(float))}, stream);
+  stream.synchronize();
+  return buffer;
+}
+
+device::Event LocalCommunicator::copy(std::string_view verb, ConstByteView from, ByteView to,
+                                      device::Stream& stream) {
+  const std::uint64_t sequence = recorder_.open(verb, from.size());
+  if (imagined_ || from.data() == to.data()) {
+    recorder_.close(sequence, 0, true);
+    return stream.record();
+  }
+  auto* host = dynamic_cast<device::HostStream*>(&stream);
+  if (host == nullptr)
+    throw InternalError("{} copies host memory on host streams; {} is not one", name_, stream.name());
+  return host->submit([this, sequence, from, to] {
+    timed(recorder_, sequence, true, [&] {
+      if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
+    });
+  });
+}
+
+device::Event LocalCommunicator::all_gather(ConstByteView in, ByteView out, device::Stream& stream) {
+  CARTAN_ASSERT(out.size() == in.size() * static_cast<std::size_t>(size_));
+  return copy("all_gather", in, out, stream);
+}
+
+device::Event LocalCommunicator::all_to_all(ConstByteView in, ByteView out, device::Stream& stream) {
+  CARTAN_ASSERT(in.size() == out.size());
+  return copy("all_to_all", in, out, stream);
+}
+
+device::Event LocalCommunicator::broadcast(ByteView data, int, device::Stream& stream) {
+  return copy("broadcast", data, data, stream);
+}
+
+device::Event LocalCommunicator::send(ConstByteView data, int, device::Stream& stream) {
+  note("send", data.size());
+  return stream.record();
+}
+
+device::Event LocalCommunicator::receive(ByteView data, int, device::Stream& stream) {
+  note("receive", data.size());
+  return stream.record();
+}
+
+device::Event LocalCommunicator::reduce_scatter(const PartialSums& sums, float* out, device::Stream& stream) {
+  CARTAN_ASSERT(sums.tree != nullptr && !sums.slots.empty());
+  // A single rank holds all leaves, so its stack is the root alone: the sum is there already.
+  const std::span from(sums.slots[0], static_cast<std::size_t>(sums.count));
+  return copy("reduce_scatter", std::as_bytes(from), {reinterpret_cast<std::byte*>(out), from.size_bytes()},
+              stream);
+}
+
+device::Event LocalCommunicator::all_reduce(const PartialSums& sums, device::Stream& stream) {
+  CARTAN_ASSERT(sums.tree != nullptr && !sums.slots.empty());
+  const std::span slot(sums.slots[0], static_cast<std::size_t>(sums.count));
+  return copy("all_reduce", std::as_bytes(slot), std::as_writable_bytes(slot), stream);
+}
+
+}  // namespace cartan::comm

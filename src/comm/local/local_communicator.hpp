@@ -1,0 +1,52 @@
+// The communicator without peers: of a single rank, and of sim, where a group may have any size but nothing
+// moves.
+#pragma once
+
+#include "cartan/comm/communicator.hpp"
+#include "comm/recorder.hpp"
+
+namespace cartan::comm {
+
+class LocalCommunicator : public Communicator {
+ public:
+  LocalCommunicator(std::string name, int rank, int size, bool imagined);
+  bool imagined() const { return imagined_; }
+
+  const std::string& name() const override { return name_; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  std::int64_t max(std::int64_t value) override;
+  void barrier() override;
+  void broadcast_host(ByteView data, int root) override;
+  void all_gather_host(ConstByteView in, ByteView out) override;
+  void send_host(ConstByteView data, int peer) override;
+  /// Receives zeros.
+  void receive_host(ByteView data, int peer) override;
+
+  device::Buffer allocate_exchange(device::Device& device, std::size_t size_bytes, device::MemoryKind kind,
+                                   std::string_view label) override;
+  device::Event all_gather(ConstByteView in, ByteView out, device::Stream& stream) override;
+  device::Event all_to_all(ConstByteView in, ByteView out, device::Stream& stream) override;
+  device::Event broadcast(ByteView data, int root, device::Stream& stream) override;
+  device::Event send(ConstByteView data, int peer, device::Stream& stream) override;
+  device::Event receive(ByteView data, int peer, device::Stream& stream) override;
+  device::Event reduce_scatter(const PartialSums& sums, float* out, device::Stream& stream) override;
+  device::Event all_reduce(const PartialSums& sums, device::Stream& stream) override;
+
+  std::vector<CallRecord> recent_calls() const override { return recorder_.recent(); }
+  std::uint64_t calls() const override { return recorder_.calls(); }
+  double seconds() const override { return recorder_.data_plane_seconds(); }
+
+ private:
+  void note(std::string_view verb, std::size_t bytes);
+  /// `from` becomes `to`, unless the group is imagined.
+  device::Event copy(std::string_view verb, ConstByteView from, ByteView to, device::Stream& stream);
+
+  std::string name_;
+  int rank_, size_;
+  bool imagined_;
+  Recorder recorder_;
+};
+
+}  // namespace cartan::comm

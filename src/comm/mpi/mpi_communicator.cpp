@@ -1,0 +1,235 @@
+// Verbs of the MPI communicator: the control plane here, the data plane as tasks on host streams.
+#include "comm/mpi/mpi_communicator.hpp"
+
+#include <cstring>
+
+#include "cartan/core/narrow.hpp"
+#include "comm/mpi/check.hpp"
+#include "comm/mpi/tags.hpp"
+
+namespace cartan::comm {
+namespace {
+
+bool all_on_one_node(MPI_Comm comm, const std::string& name) {
+  MPI_Comm raw = MPI_COMM_NULL;
+  int size = 0, size_here = 0;
+  check(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &raw), name, "set-up");
+  const CommHandle here(raw);
+  check(MPI_Comm_size(comm, &size), name, "set-up");
+  check(MPI_Comm_size(raw, &size_here), name, "set-up");
+  return size == size_here;
+}
+
+device::HostStream& as_host(device::Stream& stream, const std::string& name) {
+  auto* host = dynamic_cast<device::HostStream*>(&stream);
+  if (host == nullptr) {
+    throw InternalError("{} moves host memory and runs on host streams; {} is not one", name, stream.name());
+  }
+  return *host;
+}
+
+}  // namespace
+
+void prepare(MPI_Comm comm, const std::string& name) {
+  check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), name, "set-up");
+  check(MPI_Comm_set_name(comm, name.substr(0, MPI_MAX_OBJECT_NAME - 1).c_str()), name, "set-up");
+}
+
+CommHandle duplicate(MPI_Comm parent, const std::string& name) {
+  MPI_Comm raw = MPI_COMM_NULL;
+  check(MPI_Comm_dup(parent, &raw), name, "set-up");
+  CommHandle made(raw);
+  prepare(raw, name);
+  return made;
+}
+
+MpiCommunicator::MpiCommunicator(CommHandle comm, std::string name, const MpiOptions& options)
+    : comm_(std::move(comm)),
+      data_comm_(duplicate(comm_.get(), name + " data")),
+      control_{comm_.get(), name, options.spin, options.max_message_bytes},
+      data_{data_comm_.get(), name, options.spin, options.max_message_bytes},
+      messages_(data_, options.window_bytes) {
+  prepare(raw(), name);
+  check(MPI_Comm_rank(raw(), &rank_), name, "set-up");
+  check(MPI_Comm_size(raw(), &size_), name, "set-up");
+  if (size_ > 1 && !options.force_messages && all_on_one_node(raw(), name)) {
+    shared_ = std::make_unique<SharedCollectives>(raw(), name, options.spin, options.staging_bytes);
+  }
+}
+
+std::int64_t MpiCommunicator::max(std::int64_t value) {
+  std::int64_t largest = value;
+  timed(recorder_, recorder_.open("max", sizeof value), false, [&] {
+    Requests requests(control_, "max");
+    requests.collective([&](MPI_Request* request) {
+      return MPI_Iallreduce(&value, &largest, 1, MPI_INT64_T, MPI_MAX, raw(), request);
+    });
+    requests.wait();
+  });
+  return largest;
+}
+
+void MpiCommunicator::barrier() {
+  timed(recorder_, recorder_.open("barrier", 0), false, [&] {
+    Requests requests(control_, "barrier");
+    requests.collective([&](MPI_Request* request) { return MPI_Ibarrier(raw(), request); });
+    requests.wait();
+  });
+}
+
+void MpiCommunicator::broadcast_host(ByteView data, int root) {
+  require_peer(root);
+  timed(recorder_, recorder_.open("broadcast_host", data.size()), false,
+        [&] { broadcast_bytes(control_, data, root, "broadcast_host"); });
+}
+
+void MpiCommunicator::all_gather_host(ConstByteView in, ByteView out) {
+  CARTAN_ASSERT(out.size() == in.size() * static_cast<std::size_t>(size_));
+  timed(recorder_, recorder_.open("all_gather_host", in.size()), false, [&] {
+    Requests requests(control_, "all_gather_host");
+    requests.collective([&](MPI_Request* request) {
+      return MPI_Iallgather(in.data(), narrow<int>(in.size()), MPI_BYTE, out.data(), narrow<int>(in.size()),
+                            MPI_BYTE, raw(), request);
+    });
+    requests.wait();
+  });
+}
+
+void MpiCommunicator::send_host(ConstByteView data, int peer) {
+  require_peer(peer);
+  timed(recorder_, recorder_.open("send_host", data.size()), false, [&] {
+    Requests requests(control_, "send_host");
+    requests.send(data, peer, kTagHost);
+    requests.wait();
+  });
+}
+
+void MpiCommunicator::receive_host(ByteView data, int peer) {
+  require_peer(peer);
+  timed(recorder_, recorder_.open("receive_host", data.size()), false, [&] {
+    Requests requests(control_, "receive_host");
+    requests.receive(data, peer, kTagHost);
+    requests.wait();
+  });
+}
+
+device::Buffer MpiCommunicator::allocate_exchange(device::Device& device, std::size_t size_bytes,
+                                                  device::MemoryKind kind, std::string_view label) {
+  if (device.kind() != device::DeviceKind::cpu) {
+    throw InternalError("{} exchanges host memory only; the device is {}", name(), device.description());
+  }
+  if (shared_ == nullptr) {
+    device::Buffer buffer = device.allocate(size_bytes, kind, label);
+    if (size_bytes > 0) std::memset(buffer.data(), 0, size_bytes);
+    return buffer;
+  }
+  auto window = std::make_unique<SharedWindow>(raw(), name(), size_bytes, label);
+  std::byte* own = window->own();
+  if (size_bytes > 0)
+    std::memset(own, 0, size_bytes);  // the first touch also places the pages near this rank
+  const auto windows = shared_->windows();
+  const std::uint32_t number = windows->add(std::move(window));
+  barrier();  // peers may read it from here on
+  return device::Buffer(own, size_bytes, kind, device.ledger(),
+                        [windows, number](void*) { windows->take(number); });
+}
+
+template <class Work>
+void MpiCommunicator::collective(Work&& work) {
+  if (in_collective_.exchange(true)) {
+    throw InternalError(
+        "{}: two streams run collectives of one communicator at once, in an order that ranks cannot know",
+        name());
+  }
+  struct Leave {
+    std::atomic<bool>& flag;
+    ~Leave() { flag = false; }
+  } const leave{in_collective_};
+  if (shared_ != nullptr) {
+    work(static_cast<Collectives&>(*shared_));
+  } else {
+    work(static_cast<Collectives&>(messages_));
+  }
+}
+
+device::Event MpiCommunicator::all_gather(ConstByteView in, ByteView out, device::Stream& stream) {
+  CARTAN_ASSERT(out.size() == in.size() * static_cast<std::size_t>(size_));
+  return submit(stream, "all_gather", in.size(),
+                [=, this] { collective([&](Collectives& c) { c.all_gather(in, out); }); });
+}
+
+device::Event MpiCommunicator::all_to_all(ConstByteView in, ByteView out, device::Stream& stream) {
+  CARTAN_ASSERT(in.size() == out.size() && in.size() % static_cast<std::size_t>(size_) == 0);
+  return submit(stream, "all_to_all", in.size(),
+                [=, this] { collective([&](Collectives& c) { c.all_to_all(in, out); }); });
+}
+
+device::Event MpiCommunicator::broadcast(ByteView data, int root, device::Stream& stream) {
+  require_peer(root);
+  return submit(stream, "broadcast", data.size(),
+                [=, this] { collective([&](Collectives& c) { c.broadcast(data, root); }); });
+}
+
+device::Event MpiCommunicator::send(ConstByteView data, int peer, device::Stream& stream) {
+  require_peer(peer);
+  return submit(stream, "send", data.size(), [=, this] {
+    Requests requests(data_, "send");
+    requests.send(data, peer, kTagPoint);
+    requests.wait();
+  });
+}
+
+device::Event MpiCommunicator::receive(ByteView data, int peer, device::Stream& stream) {
+  require_peer(peer);
+  return submit(stream, "receive", data.size(), [=, this] {
+    Requests requests(data_, "receive");
+    requests.receive(data, peer, kTagPoint);
+    requests.wait();
+  });
+}
+
+device::Event MpiCommunicator::reduce_scatter(const PartialSums& sums, float* out, device::Stream& stream) {
+  return reduce(sums, out, Reach::scatter, stream);
+}
+
+device::Event MpiCommunicator::all_reduce(const PartialSums& sums, device::Stream& stream) {
+  CARTAN_ASSERT(!sums.slots.empty());
+  return reduce(sums, sums.slots[0] + chunk_range(sums.count, rank_, size_).begin, Reach::all, stream);
+}
+
+device::Event MpiCommunicator::reduce(const PartialSums& sums, float* out, Reach reach,
+                                      device::Stream& stream) {
+  CARTAN_ASSERT(sums.tree != nullptr && sums.count >= 0);
+  const auto plan = plan_of(*sums.tree);
+  const int needed = std::max(1, plan->slots_of_rank[static_cast<std::size_t>(rank_)]);
+  if (sums.slots.size() < static_cast<std::size_t>(needed)) {
+    throw InternalError("{}: rank {} of {} holds {} partial sums of {} leaves, but brings {} slots", name(),
+                        rank_, size_, needed, sums.tree->leaves(), sums.slots.size());
+  }
+  return submit(stream, reach == Reach::all ? "all_reduce" : "reduce_scatter",
+                static_cast<std::size_t>(sums.count) * sizeof(float),
+                [this, plan, slots = sums.slots, count = sums.count, out, reach] {
+                  collective([&](Collectives& c) { c.reduce(*plan, slots, count, out, reach); });
+                });
+}
+
+device::Event MpiCommunicator::submit(device::Stream& stream, std::string_view verb, std::size_t bytes,
+                                      std::function<void()> task) {
+  device::HostStream& host = as_host(stream, name());
+  return host.submit([this, sequence = recorder_.open(verb, bytes), task = std::move(task)] {
+    timed(recorder_, sequence, true, task);
+  });
+}
+
+std::shared_ptr<const ReductionPlan> MpiCommunicator::plan_of(const CanonicalTree& tree) {
+  auto& plan = plans_[tree.leaves()];
+  if (plan == nullptr) plan = std::make_shared<const ReductionPlan>(plan_reduction(tree, size_));
+  return plan;
+}
+
+void MpiCommunicator::require_peer(int peer) const {
+  if (peer < 0 || peer >= size_)
+    throw InternalError("{} has {} ranks; there is no rank {}", name(), size_, peer);
+}
+
+}  // namespace cartan::comm

@@ -1,0 +1,86 @@
+// A communicator over MPI: the control plane on one MPI communicator, the data plane on a duplicate, so that
+// the two may run on different threads at once.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cartan/comm/communicator.hpp"
+#include "comm/mpi/handles.hpp"
+#include "comm/mpi/message_collectives.hpp"
+#include "comm/mpi/requests.hpp"
+#include "comm/mpi/shared_collectives.hpp"
+#include "comm/recorder.hpp"
+
+namespace cartan::comm {
+
+/// How a communicator works; the same on every rank. Sizes are parameters so that tests reach every path.
+struct MpiOptions {
+  bool force_messages = false;  ///< between ranks of one node too
+  bool spin = true;             ///< false where ranks share CPUs
+  std::size_t max_message_bytes = std::size_t{1} << 30;
+  std::size_t window_bytes = MessageCollectives::kWindowBytes;
+  std::size_t staging_bytes = SharedCollectives::kStagingBytes;
+};
+
+class MpiCommunicator : public Communicator {
+ public:
+  /// Takes over `comm`. Collective over it, as is the destructor.
+  MpiCommunicator(CommHandle comm, std::string name, const MpiOptions& options);
+
+  const std::string& name() const override { return control_.name; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  MPI_Comm raw() const { return comm_.get(); }
+  bool uses_shared_memory() const { return shared_ != nullptr; }
+
+  std::int64_t max(std::int64_t value) override;
+  void barrier() override;
+  void broadcast_host(ByteView data, int root) override;
+  void all_gather_host(ConstByteView in, ByteView out) override;
+  void send_host(ConstByteView data, int peer) override;
+  void receive_host(ByteView data, int peer) override;
+
+  device::Buffer allocate_exchange(device::Device& device, std::size_t size_bytes, device::MemoryKind kind,
+                                   std::string_view label) override;
+  device::Event all_gather(ConstByteView in, ByteView out, device::Stream& stream) override;
+  device::Event all_to_all(ConstByteView in, ByteView out, device::Stream& stream) override;
+  device::Event broadcast(ByteView data, int root, device::Stream& stream) override;
+  device::Event send(ConstByteView data, int peer, device::Stream& stream) override;
+  device::Event receive(ByteView data, int peer, device::Stream& stream) override;
+  device::Event reduce_scatter(const PartialSums& sums, float* out, device::Stream& stream) override;
+  device::Event all_reduce(const PartialSums& sums, device::Stream& stream) override;
+
+  std::vector<CallRecord> recent_calls() const override { return recorder_.recent(); }
+  std::uint64_t calls() const override { return recorder_.calls(); }
+  double seconds() const override { return recorder_.data_plane_seconds(); }
+
+ private:
+  /// Runs on a stream's thread; notices a second stream.
+  template <class Work>
+  void collective(Work&& work);
+  device::Event submit(device::Stream& stream, std::string_view verb, std::size_t bytes,
+                       std::function<void()> task);
+  device::Event reduce(const PartialSums& sums, float* out, Reach reach, device::Stream& stream);
+  std::shared_ptr<const ReductionPlan> plan_of(const CanonicalTree& tree);
+  void require_peer(int peer) const;
+
+  CommHandle comm_, data_comm_;
+  int rank_ = 0, size_ = 1;
+  MessageContext control_, data_;
+  MessageCollectives messages_;
+  std::unique_ptr<SharedCollectives> shared_;  // where all ranks share a node
+  std::atomic<bool> in_collective_{false};
+  Recorder recorder_;
+  std::map<Index, std::shared_ptr<const ReductionPlan>> plans_;  // by leaves
+};
+
+/// Collective over `parent`: a duplicate, an error handler that returns codes, and a name that MPI's tools
+/// show.
+CommHandle duplicate(MPI_Comm parent, const std::string& name);
+void prepare(MPI_Comm comm, const std::string& name);
+
+}  // namespace cartan::comm

@@ -1,0 +1,250 @@
+// The shared-memory data plane. Each collective starts with an agreement (who brings what, from where), and
+// ends with a barrier after which operands may be overwritten.
+#include "comm/mpi/shared_collectives.hpp"
+
+#include <algorithm>
+
+#include "cartan/core/error.hpp"
+#include "cartan/core/narrow.hpp"
+
+namespace cartan::comm {
+
+std::uint32_t ExchangeWindows::add(std::unique_ptr<SharedWindow> window) {
+  const std::lock_guard lock(mutex_);
+  windows_.push_back(std::move(window));
+  return narrow<std::uint32_t>(windows_.size() - 1);
+}
+
+std::unique_ptr<SharedWindow> ExchangeWindows::take(std::uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  return std::move(windows_.at(number));
+}
+
+std::optional<Place> ExchangeWindows::find(const void* data, std::size_t size_bytes) const {
+  const std::lock_guard lock(mutex_);
+  for (std::size_t number = 0; number < windows_.size(); ++number) {
+    const SharedWindow* window = windows_[number].get();
+    if (window == nullptr || !window->contains(data, size_bytes)) continue;
+    return Place{static_cast<std::uint32_t>(number),
+                 static_cast<std::uint64_t>(static_cast<const std::byte*>(data) - window->own())};
+  }
+  return std::nullopt;
+}
+
+std::byte* ExchangeWindows::address(int rank, Place place) const {
+  const std::lock_guard lock(mutex_);
+  CARTAN_ASSERT(place.window < windows_.size() && windows_[place.window] != nullptr);
+  return windows_[place.window]->base(rank) + place.offset;
+}
+
+SharedCollectives::SharedCollectives(MPI_Comm comm, const std::string& comm_name, bool spin,
+                                     std::size_t staging_bytes)
+    : control_(comm, comm_name, spin, staging_bytes), windows_(std::make_shared<ExchangeWindows>()) {}
+
+void SharedCollectives::offer_one(Verb verb, ConstByteView operand, std::size_t bytes, int root,
+                                  bool matters) {
+  Offer offer;
+  offer.verb = verb;
+  offer.root = root;
+  offer.bytes = bytes;
+  const auto place = windows_->find(operand.data(), operand.size());
+  offer.in_reach = place || !matters ? 1 : 0;
+  if (place) offer.places[0] = *place;
+  control_.agree(offer, 1);
+}
+
+const std::byte* SharedCollectives::peer_operand(int rank) const {
+  return windows_->address(rank, control_.offer_of(rank).places[0]);
+}
+
+template <class Write, class Read>
+void SharedCollectives::stage(std::size_t total, std::size_t parts, Write&& write, Read&& read) {
+  // Two halves in turn: who writes half 0 again has passed the barrier of half 1, before which all had read
+  // half 0.
+  const std::size_t half_bytes = control_.staging_bytes() / 2;
+  const std::size_t step = half_bytes / parts / 64 * 64;
+  CARTAN_ASSERT(step > 0);
+  std::size_t half = 0;
+  for (std::size_t offset = 0; offset < total; offset += step, half = half_bytes - half) {
+    const std::size_t length = std::min(step, total - offset);
+    write(offset, length, control_.staging(control_.rank()) + half);
+    control_.barrier();
+    read(offset, length, half);
+  }
+}
+
+void SharedCollectives::all_gather(ConstByteView in, ByteView out) {
+  const int rank = control_.rank(), size = control_.size();
+  const auto part = [&](int r) { return out.subspan(static_cast<std::size_t>(r) * in.size(), in.size()); };
+  offer_one(Verb::all_gather, in, in.size(), 0, true);
+  copy_bytes(in, part(rank));
+  if (control_.all_in_reach()) {
+    for (int step = 1; step < size; ++step) {
+      const int peer = (rank + step) % size;
+      copy_bytes({peer_operand(peer), in.size()}, part(peer));
+    }
+  } else {
+    stage(
+        in.size(), 1,
+        [&](std::size_t offset, std::size_t length, std::byte* area) {
+          copy_bytes(in.subspan(offset, length), {area, length});
+        },
+        [&](std::size_t offset, std::size_t length, std::size_t half) {
+          for (int step = 1; step < size; ++step) {
+            const int peer = (rank + step) % size;
+            copy_bytes({control_.staging(peer) + half, length}, part(peer).subspan(offset, length));
+          }
+        });
+  }
+  control_.barrier();
+}
+
+void SharedCollectives::all_to_all(ConstByteView in, ByteView out) {
+  const int rank = control_.rank(), size = control_.size();
+  const std::size_t block = in.size() / static_cast<std::size_t>(size);
+  const auto at = [block](int r) { return static_cast<std::size_t>(r) * block; };
+  offer_one(Verb::all_to_all, in, in.size(), 0, true);
+  copy_bytes(in.subspan(at(rank), block), out.subspan(at(rank), block));
+  if (control_.all_in_reach()) {
+    for (int step = 1; step < size; ++step) {
+      const int peer = (rank + step) % size;
+      copy_bytes({peer_operand(peer) + at(rank), block}, out.subspan(at(peer), block));
+    }
+  } else {
+    stage(
+        block, static_cast<std::size_t>(size),
+        [&](std::size_t offset, std::size_t length, std::byte* area) {
+          for (int r = 0; r < size; ++r) {
+            copy_bytes(in.subspan(at(r) + offset, length),
+                       {area + static_cast<std::size_t>(r) * length, length});
+          }
+        },
+        [&](std::size_t offset, std::size_t length, std::size_t half) {
+          for (int step = 1; step < size; ++step) {
+            const int peer = (rank + step) % size;
+            const std::byte* area = control_.staging(peer) + half;
+            copy_bytes({area + static_cast<std::size_t>(rank) * length, length},
+                       out.subspan(at(peer) + offset, length));
+          }
+        });
+  }
+  control_.barrier();
+}
+
+void SharedCollectives::broadcast(ByteView data, int root) {
+  const bool is_root = control_.rank() == root;
+  offer_one(Verb::broadcast, data, data.size(), root, is_root);
+  if (control_.all_in_reach()) {
+    if (!is_root) copy_bytes({peer_operand(root), data.size()}, data);
+  } else {
+    stage(
+        data.size(), 1,
+        [&](std::size_t offset, std::size_t length, std::byte* area) {
+          if (is_root) copy_bytes(data.subspan(offset, length), {area, length});
+        },
+        [&](std::size_t offset, std::size_t length, std::size_t half) {
+          if (!is_root) copy_bytes({control_.staging(root) + half, length}, data.subspan(offset, length));
+        });
+  }
+  control_.barrier();
+}
+
+void SharedCollectives::reduce(const ReductionPlan& plan, std::span<float* const> slots, Index count,
+                               float* out, Reach reach) {
+  const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
+  const int used = plan.slots_of_rank[static_cast<std::size_t>(control_.rank())];
+  const auto offered =
+      static_cast<std::size_t>(std::max(used, 1));  // slots[0] receives, also where it holds nothing
+  CARTAN_ASSERT(offered <= slots.size());
+  Offer offer;
+  offer.verb = reach == Reach::all ? Verb::all_reduce : Verb::reduce_scatter;
+  offer.bytes = bytes;
+  offer.in_reach = 1;
+  for (std::size_t i = 0; i < offered; ++i) {
+    const auto place = windows_->find(slots[i], bytes);
+    if (place) {
+      offer.places[i] = *place;
+    } else {
+      offer.in_reach = 0;
+    }
+  }
+  control_.agree(offer, offered);
+  if (control_.all_in_reach()) {
+    reduce_in_place(plan, slots, chunk_range(count, control_.rank(), control_.size()), out, reach);
+  } else {
+    reduce_staged(plan, slots, count, out, reach);
+  }
+  control_.barrier();
+}
+
+void SharedCollectives::reduce_in_place(const ReductionPlan& plan, std::span<float* const> slots,
+                                        LeafRange mine, float* out, Reach reach) {
+  // The owner of a chunk is the only one who touches it, in any rank's memory: it reads all slots there and,
+  // for all_reduce, writes the sum to every rank's slots[0], whose cache lines it holds from reading them.
+  const int rank = control_.rank(), size = control_.size();
+  const auto chunk_of = [&](int r, int slot) {
+    std::byte* start =
+        r == rank ? reinterpret_cast<std::byte*>(slots[static_cast<std::size_t>(slot)])
+                  : windows_->address(r, control_.offer_of(r).places[static_cast<std::size_t>(slot)]);
+    return reinterpret_cast<float*>(start) + mine.begin;
+  };
+  std::vector<const float*> operands;
+  for (const PlannedValue& value : plan.values) operands.push_back(chunk_of(value.rank, value.slot));
+  std::vector<float*> outs{out};
+  if (reach == Reach::all) {
+    for (int step = 1; step < size; ++step) outs.push_back(chunk_of((rank + step) % size, 0));
+  }
+  Folder(plan).fold(operands, outs, mine.end - mine.begin);
+}
+
+void SharedCollectives::reduce_staged(const ReductionPlan& plan, std::span<float* const> slots, Index count,
+                                      float* out, Reach reach) {
+  // Rounds over pieces of the chunks. A staging area holds this rank's values of every owner's piece, then
+  // the sum of its own piece.
+  const int rank = control_.rank(), size = control_.size();
+  const Index most_slots = plan.most_slots();
+  const auto room = static_cast<Index>(control_.staging_bytes() / sizeof(float));
+  const Index piece = room / (size * most_slots + 1) / 16 * 16;
+  CARTAN_ASSERT(piece > 0);
+  const auto area = [&](int r) { return reinterpret_cast<float*>(control_.staging(r)); };
+  const auto values_at = [&](int r, int owner, Index slot) {
+    return area(r) + (owner * most_slots + slot) * piece;
+  };
+  const auto sum_at = [&](int r) { return area(r) + size * most_slots * piece; };
+  const auto copy = [](const float* from, float* to, LeafRange part) {
+    if (part.end > part.begin) std::copy_n(from, part.end - part.begin, to);
+  };
+
+  Index most = 0;
+  for (int r = 0; r < size; ++r)
+    most = std::max(most, chunk_range(count, r, size).end - chunk_range(count, r, size).begin);
+  const LeafRange mine = chunk_range(count, rank, size);
+  Folder folder(plan);
+  for (Index first = 0; first < most; first += piece) {
+    const auto piece_of = [&](int owner) {
+      const LeafRange chunk = chunk_range(count, owner, size);
+      const Index begin = std::min(chunk.begin + first, chunk.end);
+      return LeafRange{begin, std::min(begin + piece, chunk.end)};
+    };
+    for (int owner = 0; owner < size; ++owner) {
+      const LeafRange part = piece_of(owner);
+      for (int slot = 0; slot < plan.slots_of_rank[static_cast<std::size_t>(rank)]; ++slot) {
+        copy(slots[static_cast<std::size_t>(slot)] + part.begin, values_at(rank, owner, slot), part);
+      }
+    }
+    control_.barrier();
+    const LeafRange part = piece_of(rank);
+    std::vector<const float*> operands;
+    for (const PlannedValue& value : plan.values) operands.push_back(values_at(value.rank, rank, value.slot));
+    float* const outs[] = {sum_at(rank)};
+    folder.fold(operands, outs, part.end - part.begin);
+    copy(sum_at(rank), out + (part.begin - mine.begin), part);
+    control_.barrier();
+    if (reach != Reach::all) continue;
+    for (int owner = 0; owner < size; ++owner) {
+      if (owner != rank) copy(sum_at(owner), slots[0] + piece_of(owner).begin, piece_of(owner));
+    }
+  }
+}
+
+}  // namespace cartan::comm

@@ -1,0 +1,12 @@
+// Message tags: one a verb, so that messages of different verbs never match.
+#pragma once
+
+namespace cartan::comm {
+
+inline constexpr int kTagHost = 1;
+inline constexpr int kTagPoint = 2;
+inline constexpr int kTagAllToAll = 3;
+inline constexpr int kTagReduce = 4;
+inline constexpr int kTagGather = 5;
+
+}  // namespace cartan::comm

@@ -1,0 +1,43 @@
+// The record of what a communicator did, which watchdog, tests and report read: the latest calls in a ring,
+// and totals.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <mutex>
+
+#include "cartan/comm/communicator.hpp"
+
+namespace cartan::comm {
+
+/// Thread-safe: data-plane calls are opened by the caller and closed by the stream's thread.
+class Recorder {
+ public:
+  static constexpr std::size_t kCapacity = 256;
+
+  /// Notes a call in the order of issue; returns its sequence number, from 0. `verb` is a literal.
+  std::uint64_t open(std::string_view verb, std::size_t bytes);
+  void close(std::uint64_t sequence, double seconds, bool on_data_plane);
+
+  /// Oldest first.
+  std::vector<CallRecord> recent() const;
+  std::uint64_t calls() const;
+  double data_plane_seconds() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::array<CallRecord, kCapacity> ring_{};
+  std::uint64_t calls_ = 0;
+  double data_plane_seconds_ = 0;
+};
+
+/// Runs `work` and closes the call with its duration; a call that throws stays open, as one that hangs does.
+template <class Work>
+void timed(Recorder& recorder, std::uint64_t sequence, bool on_data_plane, Work&& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  recorder.close(sequence, elapsed.count(), on_data_plane);
+}
+
+}  // namespace cartan::comm

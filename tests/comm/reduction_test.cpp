@@ -1,0 +1,89 @@
+// The plan of a canonical reduction, run on one process over the slots of imagined ranks.
+#include "comm/reduction.hpp"
+
+#include <gtest/gtest.h>
+
+#include "canonical_data.hpp"
+#include "cartan/comm/communicator.hpp"
+
+namespace cartan::comm {
+namespace {
+
+TEST(ReductionPlan, TwoRanksWithOneLeafEachAddOnce) {
+  const ReductionPlan plan = plan_reduction(CanonicalTree(2), 2);
+  ASSERT_EQ(plan.values.size(), 2u);
+  EXPECT_EQ(plan.values[0].merges, 0);
+  EXPECT_EQ(plan.values[1].merges, 1);
+  EXPECT_EQ(plan.slots_of_rank, (std::vector<int>{1, 1}));
+}
+
+TEST(ReductionPlan, RanksWithoutLeavesContributeNothing) {
+  const ReductionPlan plan = plan_reduction(CanonicalTree(1), 3);
+  EXPECT_EQ(plan.slots_of_rank, (std::vector<int>{0, 0, 1}));
+  EXPECT_EQ(slots_for(CanonicalTree(1), 3), 1);
+}
+
+TEST(ReductionPlan, SlotsForIsTheDeepestStackOfAnyRank) {
+  // Six leaves on four ranks: [0,1) [1,3) [3,4) [4,6); leaves 1 and 2 are no siblings.
+  EXPECT_EQ(slots_for(CanonicalTree(6), 4), 2);
+  EXPECT_EQ(slots_for(CanonicalTree(8), 4), 1);
+  EXPECT_EQ(slots_for(CanonicalTree(8), 1), 1);
+}
+
+TEST(Folder, GivesTheBitsOfTheSerialSumForAnyNumberOfRanks) {
+  for (const Index leaves : {1, 2, 3, 5, 7, 8, 13}) {
+    for (const Index count : {1, 1023, 2049}) {
+      const std::vector<float> expected = serial_sum(leaves, count);
+      for (int size = 1; size <= 6; ++size) {
+        const ReductionPlan plan = plan_reduction(CanonicalTree(leaves), size);
+        std::vector<CanonicalSum<Values>> stacks;
+        for (int rank = 0; rank < size; ++rank) stacks.push_back(stack_of(leaves, rank, size, count));
+        std::vector<const float*> operands;
+        for (const PlannedValue& value : plan.values) {
+          const auto& stack = stacks[static_cast<std::size_t>(value.rank)];
+          operands.push_back(stack.values()[static_cast<std::size_t>(value.slot)].of.data());
+        }
+        std::vector<float> out(expected.size()), copy(expected.size());
+        float* const outs[] = {out.data(), copy.data()};
+        Folder(plan).fold(operands, outs, count);
+        EXPECT_EQ(out, expected) << leaves << " leaves on " << size << " ranks, " << count << " elements";
+        EXPECT_EQ(copy, expected);
+      }
+    }
+  }
+}
+
+TEST(Folder, MayOverwriteAnyOfItsValues) {
+  const Index leaves = 7, count = 5000;
+  const ReductionPlan plan = plan_reduction(CanonicalTree(leaves), 3);
+  for (std::size_t target = 0; target < plan.values.size(); ++target) {
+    std::vector<std::vector<float>> values;
+    for (const PlannedValue& value : plan.values) {
+      values.push_back(
+          stack_of(leaves, value.rank, 3, count).values()[static_cast<std::size_t>(value.slot)].of);
+    }
+    std::vector<const float*> operands;
+    for (const auto& value : values) operands.push_back(value.data());
+    float* const outs[] = {values[target].data()};
+    Folder(plan).fold(operands, outs, count);
+    EXPECT_EQ(values[target], serial_sum(leaves, count)) << "over value " << target;
+  }
+}
+
+TEST(ChunkRange, CoversEveryElementOnceInWholeBlocks) {
+  for (const Index count : {0, 1, 1023, 1024, 1025, 5000, 1 << 20}) {
+    for (int size = 1; size <= 5; ++size) {
+      Index next = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        const LeafRange chunk = chunk_range(count, rank, size);
+        EXPECT_EQ(chunk.begin, next);
+        EXPECT_TRUE(chunk.begin % device::kSumBlock == 0 || chunk.begin == count);
+        next = chunk.end;
+      }
+      EXPECT_EQ(next, count);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cartan::comm
