@@ -1,0 +1,44 @@
+// Text files, folders and JSON lines to a token file: what `cartan tokenize` does.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cartan/core/types.hpp"
+#include "cartan/data/tokenizer.hpp"
+
+namespace cartan::data {
+
+struct TokenizeCounts {
+  Index documents = 0;
+  Index tokens = 0;        ///< end-of-document ids included
+  Index files = 0;         ///< files that were read
+  Index binary_files = 0;  ///< skipped: they contain a zero byte
+  Index empty_texts = 0;   ///< skipped: files or JSON lines without text
+  Index bytes = 0;         ///< input bytes read so far
+  Index total_bytes = 0;   ///< input bytes in all
+};
+
+struct TokenizeOptions {
+  std::string json_key = "text";        ///< member of a JSON line that holds the text
+  bool append_end = true;               ///< end each document with the tokenizer's end_of_text()
+  Index max_sequence = Index{1} << 30;  ///< longer documents become several sequences
+  Index chunk_bytes = Index{1} << 20;   ///< text held in memory at a time
+  /// Called after every file and every few MiB.
+  std::function<void(const TokenizeCounts&)> progress = nullptr;
+};
+
+/// Writes OUTPUT.bin and OUTPUT.idx: one document for each text file and each JSON line, in the order of
+/// `inputs`; files of a folder are sorted by path, so the result depends on names and contents only.
+///   folders       read recursively, regular files only; names that begin with a dot are passed over
+///   *.jsonl       one JSON object a line; blank lines are passed over
+///   *.json        the same; inside a folder only if the first line is an object with the key, else text
+///   other files   text; one that contains a zero byte is skipped, with one warning for all of them
+/// Memory is bounded by chunk_bytes, or the longest JSON line, and the index (12 bytes a document).
+/// Throws MissingError, IoError, DataError (a bad JSON line, no text at all); nothing is left behind then.
+TokenizeCounts tokenize_files(std::span<const std::string> inputs, std::string_view output,
+                              const Tokenizer& tokenizer, const TokenizeOptions& options = {});
+
+}  // namespace cartan::data
