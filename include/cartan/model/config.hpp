@@ -1,0 +1,68 @@
+// The description of a decoder of the Llama family (Llama-2/3, Qwen2, Qwen3): every number that shapes it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cartan/core/error.hpp"
+#include "cartan/core/json.hpp"
+#include "cartan/core/types.hpp"
+
+namespace cartan::model {
+
+/// How rotary frequencies are stretched for contexts longer than the original one.
+struct RopeScaling {
+  std::string kind = "none";  ///< none | llama3
+  double factor = 8.0;
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  Index original_length = 8192;
+};
+
+/// Zero means "derive": kv_heads = heads, head_dim = hidden / heads, vocab = the tokenizer's size.
+struct ModelConfig {
+  std::string preset;  ///< where the other values came from, for people; not used afterwards
+  Index hidden = 256;
+  Index layers = 4;
+  Index heads = 4;
+  Index kv_heads = 0;
+  Index head_dim = 0;
+  Index ffn = 688;
+  Index vocab = 0;
+  bool tied = false;
+  bool qkv_bias = false;  ///< biases on q, k and v (Qwen2)
+  bool qk_norm = false;   ///< RMS norm of each head of q and k before rotation (Qwen3)
+  double rope_theta = 10000.0;
+  double norm_eps = 1e-5;
+  double init_std = 0.02;
+  RopeScaling rope_scaling;
+
+  /// Fills in what is zero, given the tokenizer's size.
+  void derive(Index tokenizer_vocab);
+};
+
+/// Adds every problem of a derived configuration; keys are named as the user writes them.
+void check(const ModelConfig& config, Problems& problems);
+
+/// Names for model.preset. Throws ConfigError with the nearest name for an unknown one.
+std::vector<std::string> preset_names();
+ModelConfig preset(const std::string& name);
+
+/// For checkpoints: everything that the shape and the mathematics depend on.
+Json to_json(const ModelConfig& config);
+/// Throws DataError that names `where` and the missing or wrong entry.
+ModelConfig model_config_from_json(const Json& json, const std::string& where);
+
+/// Model FLOPs of one token at sequence length `length`, forward and backward: 6 per weight that takes part
+/// in a product, plus 6 * length * heads * head_dim a layer for causal attention (12 without the causal
+/// discount).
+struct FlopsPerToken {
+  double causal = 0, full = 0;
+};
+FlopsPerToken flops_per_token(const ModelConfig& config, Index length);
+
+/// All parameters; a tied matrix counts once.
+Index parameter_count(const ModelConfig& config);
+
+}  // namespace cartan::model

@@ -1,0 +1,77 @@
+// A stage: consecutive units of the model that one rank owns, with the memory of their activations. Without
+// pipelines it is the whole model.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cartan/model/head.hpp"
+
+namespace cartan::model {
+
+/// Units [first, end) of describe_units; unit 0 is the embedding, the last one the head.
+struct StageRange {
+  Index first = 0, end = 0;
+};
+
+struct StageOptions {
+  DType compute = DType::f32;
+  device::SequenceShape micro;  ///< the largest micro-batch
+  bool training = true;         ///< false: no activations are kept, backward is not possible
+  int head_slots = 0;           ///< head_slots_needed of the run's fold plans
+  int gradient_slots = 0;       ///< slots that the caller's gradient buffers have
+};
+
+class Stage {
+ public:
+  Stage(const ModelConfig& config, StageRange range, const StageOptions& options, device::Device& device);
+  ~Stage();
+  Stage(Stage&&) noexcept;
+
+  StageRange range() const;
+  /// Runs embedding and blocks. units[i] is the unit range().first + i.
+  void forward(const BatchView& batch, std::span<const UnitView> units);
+  /// Row losses of the batch of the last forward, without gradients. With a head only.
+  void loss(const BatchView& batch, std::span<const UnitView> units);
+  /// Head, blocks and embedding in reverse, dgrad then wgrad of each; unit_done(i) is called when the
+  /// gradients of unit range().first + i are complete for this micro-batch. The loss is the sum over rows:
+  /// the caller divides by the tokens of the global batch.
+  void backward(const BatchView& batch, std::span<const UnitView> units,
+                const std::function<void(std::size_t)>& unit_done);
+  /// fp32 [tokens], device memory; valid after loss or backward until the next call.
+  device::ConstVector row_losses() const;
+  /// logits fp32 [rows.rows, V] of rows of the last forward's output (`begin` first).
+  void logits(std::span<const UnitView> units, Index begin, device::Matrix out);
+  /// The output of layer `layer` of the last forward (0: embedding), for diagnosis. Training stages only.
+  device::ConstMatrix hidden(Index layer, Index rows) const;
+  /// Gradient of the embedding's output, after backward; for diagnosis.
+  device::ConstMatrix input_gradient(Index rows) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Sizes a BlockActivations/BlockWorkspace and hands out views: made twice, once to count bytes and once over
+/// memory.
+class ActivationLayout {
+ public:
+  explicit ActivationLayout(void* base = nullptr) : base_(static_cast<std::byte*>(base)) {}
+  device::Matrix matrix(DType dtype, Index rows, Index cols);
+  device::Vector vector(DType dtype, Index size);
+  std::size_t bytes() const { return used_; }
+
+ private:
+  void* take(std::size_t bytes);
+  std::byte* base_;
+  std::size_t used_ = 0;
+};
+
+BlockActivations make_activations(ActivationLayout& layout, const ModelConfig& config, DType dtype,
+                                  Index tokens);
+BlockWorkspace make_workspace(ActivationLayout& layout, const ModelConfig& config, DType dtype, Index tokens,
+                              bool training);
+
+}  // namespace cartan::model

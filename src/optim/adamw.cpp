@@ -1,0 +1,98 @@
+#include "cartan/optim/adamw.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "cartan/core/narrow.hpp"
+
+namespace cartan::optim {
+namespace {
+
+using device::kSumBlock;
+using shard::FlatUnit;
+
+Index stage_blocks(const shard::FlatLayout& layout) {
+  return layout.units().back().first_block + layout.units().back().blocks -
+         layout.units().front().first_block;
+}
+
+}  // namespace
+
+AdamW::AdamW(const OptimConfig& config, shard::FlatState& state, comm::Communicator& plane)
+    : config_(config), state_(state), plane_(plane), tree_(state.layout().model_blocks()) {
+  const LeafRange mine = leaf_range(stage_blocks(state.layout()), plane.rank(), plane.size());
+  block_sums_ = state.device().allocate(narrow<std::size_t>(mine.end - mine.begin) * sizeof(double),
+                                        device::MemoryKind::workspace, "sums of squares");
+}
+
+double AdamW::gradient_norm(double scale) {
+  device::Device& device = state_.device();
+  device::Stream& stream = device.compute_stream();
+  const shard::FlatLayout& layout = state_.layout();
+  const Index first = layout.units().front().first_block;
+  const LeafRange mine = leaf_range(stage_blocks(layout), plane_.rank(), plane_.size());
+  for (const FlatUnit& unit : layout.units()) {
+    const Index unit_first = unit.first_block - first;
+    const Index begin = std::max(mine.begin, unit_first), end = std::min(mine.end, unit_first + unit.blocks);
+    if (begin >= end) continue;
+    const Index offset = (begin - unit_first) * kSumBlock;
+    const Index count = std::min((end - begin) * kSumBlock, unit.spec->elements - offset);
+    device.ops().square_sums(
+        state_.gradient(unit.gradient_begin + offset, count),
+        {block_sums_.as<double>() + (begin - mine.begin), static_cast<std::size_t>(end - begin)}, stream);
+  }
+  std::vector<double> sums(static_cast<std::size_t>(mine.end - mine.begin));
+  device.copy_out(sums.data(), block_sums_.data(), sums.size() * sizeof(double), stream);
+  stream.synchronize();
+  CanonicalSum<double> sum(layout.model_blocks());
+  for (std::size_t i = 0; i < sums.size(); ++i) sum.push_leaf(first + mine.begin + narrow<Index>(i), sums[i]);
+  return scale * std::sqrt(canonical_sum(plane_, tree_, sum.nodes(), sum.values()));
+}
+
+double AdamW::clip_factor(double norm) const {
+  return config_.clip > 0 ? std::min(1.0, config_.clip / (norm + 1e-6)) : 1.0;
+}
+
+void AdamW::update(Index update, double lr, double gradient_scale) {
+  device::AdamWStep step;
+  step.lr = static_cast<float>(lr);
+  step.beta1 = static_cast<float>(config_.beta1);
+  step.beta2 = static_cast<float>(config_.beta2);
+  step.eps = static_cast<float>(config_.eps);
+  step.bias_correction1 = static_cast<float>(1.0 - std::pow(config_.beta1, static_cast<double>(update)));
+  step.bias_correction2 = static_cast<float>(1.0 - std::pow(config_.beta2, static_cast<double>(update)));
+  step.gradient_scale = static_cast<float>(gradient_scale);
+  device::Device& device = state_.device();
+  for (const FlatUnit& unit : state_.layout().units()) {
+    const auto& parameters = unit.spec->parameters;
+    // Neighbours with the same decay are one range.
+    for (std::size_t i = 0; i < parameters.size();) {
+      std::size_t next = i;
+      Index count = 0;
+      while (next < parameters.size() && parameters[next].decayed == parameters[i].decayed)
+        count += parameters[next++].elements();
+      step.weight_decay = parameters[i].decayed ? static_cast<float>(config_.weight_decay) : 0.0f;
+      const Index begin = unit.parameter_begin + parameters[i].offset;
+      device.ops().adamw(state_.master(begin, count),
+                         state_.gradient(unit.gradient_begin + parameters[i].offset, count),
+                         state_.exp_avg(begin, count), state_.exp_avg_sq(begin, count),
+                         state_.compute(begin, count), step, device.compute_stream());
+      i = next;
+    }
+  }
+}
+
+std::optional<std::string> AdamW::first_nonfinite_gradient() const {
+  device::Device& device = state_.device();
+  for (const FlatUnit& unit : state_.layout().units()) {
+    for (const model::ParameterSpec& parameter : unit.spec->parameters) {
+      const device::Vector g = state_.gradient(unit.gradient_begin + parameter.offset, parameter.elements());
+      if (!device.ops().all_finite({g.data, g.dtype, 1, g.size, g.size}, device.compute_stream()))
+        return parameter.name;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace cartan::optim
