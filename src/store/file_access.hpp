@@ -1,0 +1,36 @@
+// Plain reads and writes at positions of an open file; each failure is one sentence with path and reason.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+
+#include "cartan/core/handle.hpp"
+
+namespace cartan::store {
+
+struct DescriptorTraits {
+  using Raw = int;
+  static Raw null() { return -1; }
+  static void destroy(Raw fd) noexcept;
+};
+using Descriptor = Handle<DescriptorTraits>;
+
+/// Opens a regular file for reading; never blocks. Throws MissingError, IoError, or DataError for what is no
+/// regular file.
+Descriptor open_for_reading(const std::filesystem::path& path);
+std::uint64_t file_size(int fd, const std::filesystem::path& path);
+/// Fills `out` from `position`. Throws IoError, or DataError where the file ends before.
+void read_at(int fd, const std::filesystem::path& path, std::uint64_t position, std::span<std::byte> out);
+/// Throws IoError.
+void write_at(int fd, const std::filesystem::path& path, std::uint64_t position,
+              std::span<const std::byte> in);
+/// Throws IoError.
+void sync_file(int fd, const std::filesystem::path& path);
+/// Asks the file system for the space of the whole file, so that a full disk is noticed before anything is
+/// written. Where the file system cannot do that nothing happens. Throws IoError: disk full, quota, file too
+/// large.
+void reserve_space(int fd, const std::filesystem::path& path, std::uint64_t bytes);
+
+}  // namespace cartan::store

@@ -1,0 +1,171 @@
+#include "cartan/store/safetensors.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "cartan/core/bfloat16.hpp"
+#include "cartan/core/error.hpp"
+#include "cartan/core/json.hpp"
+#include "cartan/core/narrow.hpp"
+
+namespace cartan::store {
+namespace {
+
+constexpr std::size_t kPrefix = 8;
+// A header of more than this is taken for a file of another kind.
+constexpr std::uint64_t kMaxHeader = std::uint64_t{100} << 20;
+constexpr std::array<std::pair<const char*, DType>, 6> kNames{{{"F32", DType::f32},
+                                                               {"BF16", DType::bf16},
+                                                               {"F16", DType::f16},
+                                                               {"F64", DType::f64},
+                                                               {"I32", DType::i32},
+                                                               {"I64", DType::i64}}};
+
+const char* dtype_name(DType dtype) {
+  return std::find_if(kNames.begin(), kNames.end(), [&](const auto& n) { return n.second == dtype; })->first;
+}
+
+// Elements of a shape, or nothing where the product overflows or a dimension is negative.
+std::optional<std::size_t> elements_of(const std::vector<Index>& shape) {
+  std::size_t elements = 1;
+  for (const Index extent : shape) {
+    if (extent < 0 || __builtin_mul_overflow(elements, static_cast<std::size_t>(extent), &elements))
+      return std::nullopt;
+  }
+  return elements;
+}
+
+template <class T>
+T load(std::span<const std::byte> bytes, std::size_t i) {
+  T value;
+  std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+}  // namespace
+
+void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors) {
+  Json header = Json::object();
+  std::size_t offset = 0;
+  for (const NamedTensor& tensor : tensors) {
+    CARTAN_ASSERT(elements_of(tensor.shape).value_or(0) * size_of(tensor.dtype) == tensor.bytes.size());
+    header[tensor.name] = Json{{"dtype", dtype_name(tensor.dtype)},
+                               {"shape", tensor.shape},
+                               {"data_offsets", {offset, offset + tensor.bytes.size()}}};
+    offset += tensor.bytes.size();
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + kPrefix - 1) / kPrefix * kPrefix, ' ');
+  std::string file(kPrefix, '\0');
+  const std::uint64_t length = text.size();
+  std::memcpy(file.data(), &length, sizeof length);
+  file += text;
+  for (const NamedTensor& tensor : tensors)
+    file.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+  write_file_atomically(path, file);
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path), file_(path) {
+  const std::span<const std::byte> bytes = file_.bytes();
+  const std::string where = path.string();
+  if (bytes.size() < kPrefix)
+    throw DataError("{}: {} bytes, too short for a safetensors file", where, bytes.size());
+  const auto length = load<std::uint64_t>(bytes, 0);
+  if (length > kMaxHeader || length > bytes.size() - kPrefix)
+    throw DataError("{}: no safetensors file, or truncated: its header should have {} bytes, the file has {}",
+                    where, length, bytes.size());
+  const Json header = parse_json(
+      {reinterpret_cast<const char*>(bytes.data()) + kPrefix, static_cast<std::size_t>(length)}, where);
+  if (!header.is_object()) throw DataError("{}: the safetensors header is no JSON object", where);
+  const std::span<const std::byte> data = bytes.subspan(kPrefix + static_cast<std::size_t>(length));
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") continue;
+    try {
+      NamedTensor tensor;
+      tensor.name = name;
+      const auto dtype = entry.at("dtype").get<std::string>();
+      const auto known =
+          std::find_if(kNames.begin(), kNames.end(), [&](const auto& n) { return n.first == dtype; });
+      if (known == kNames.end())
+        throw DataError("{}: tensor {} has dtype {}, which cartan does not read", where, name, dtype);
+      tensor.dtype = known->second;
+      entry.at("shape").get_to(tensor.shape);
+      const auto begin = entry.at("data_offsets").at(0).get<std::uint64_t>();
+      const auto end = entry.at("data_offsets").at(1).get<std::uint64_t>();
+      const auto elements = elements_of(tensor.shape);
+      if (begin > end || end > data.size() || !elements || *elements > data.size() ||
+          *elements * size_of(tensor.dtype) != end - begin)
+        throw DataError(
+            "{}: tensor {}: bytes {} to {} do not fit its shape or the file's {} bytes of data (truncated?)",
+            where, name, begin, end, data.size());
+      tensor.bytes = data.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+      tensors_.push_back(std::move(tensor));
+    } catch (const nlohmann::json::exception& error) {
+      throw DataError("{}: the entry of tensor {} is wrong: {}", where, name, error.what());
+    }
+  }
+  std::vector<const NamedTensor*> order;
+  for (const NamedTensor& tensor : tensors_) order.push_back(&tensor);
+  std::sort(order.begin(), order.end(),
+            [](const NamedTensor* a, const NamedTensor* b) { return a->bytes.data() < b->bytes.data(); });
+  for (std::size_t i = 1; i < order.size(); ++i)
+    if (order[i - 1]->bytes.data() + order[i - 1]->bytes.size() > order[i]->bytes.data())
+      throw DataError("{}: tensors {} and {} overlap", where, order[i - 1]->name, order[i]->name);
+}
+
+bool SafetensorsFile::contains(const std::string& name) const {
+  return std::any_of(tensors_.begin(), tensors_.end(), [&](const NamedTensor& t) { return t.name == name; });
+}
+
+const NamedTensor& SafetensorsFile::tensor(const std::string& name) const {
+  for (const NamedTensor& tensor : tensors_)
+    if (tensor.name == name) return tensor;
+  throw DataError("{}: has no tensor {}", path_.string(), name);
+}
+
+std::vector<float> SafetensorsFile::floats(const std::string& name) const {
+  const NamedTensor& t = tensor(name);
+  std::vector<float> values(t.bytes.size() / size_of(t.dtype));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    switch (t.dtype) {
+      case DType::f32:
+        values[i] = load<float>(t.bytes, i);
+        break;
+      case DType::f64:
+        values[i] = static_cast<float>(load<double>(t.bytes, i));
+        break;
+      case DType::bf16:
+        values[i] = to_float({load<std::uint16_t>(t.bytes, i)});
+        break;
+      case DType::i32:
+        values[i] = static_cast<float>(load<std::int32_t>(t.bytes, i));
+        break;
+      case DType::i64:
+        values[i] = static_cast<float>(load<std::int64_t>(t.bytes, i));
+        break;
+      case DType::f16:
+        throw DataError("{}: tensor {} is fp16, which is not converted", path_.string(), name);
+    }
+  }
+  return values;
+}
+
+std::vector<std::int32_t> SafetensorsFile::integers(const std::string& name) const {
+  const NamedTensor& t = tensor(name);
+  std::vector<std::int32_t> values(t.bytes.size() / size_of(t.dtype));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (t.dtype == DType::i32) {
+      values[i] = load<std::int32_t>(t.bytes, i);
+    } else if (t.dtype == DType::i64 && std::in_range<std::int32_t>(load<std::int64_t>(t.bytes, i))) {
+      values[i] = static_cast<std::int32_t>(load<std::int64_t>(t.bytes, i));
+    } else {
+      throw DataError("{}: tensor {}: element {} is no 32-bit integer", path_.string(), name, i);
+    }
+  }
+  return values;
+}
+
+}  // namespace cartan::store

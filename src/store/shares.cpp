@@ -1,0 +1,164 @@
+#include "shares.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include "cartan/core/error.hpp"
+#include "cartan/core/hash.hpp"
+
+namespace cartan::store {
+namespace {
+
+/// Comes before each fragment in a message.
+struct FragmentHeader {
+  Index block;
+  std::uint64_t begin, bytes;
+};
+
+void check_slab(const Slab& slab, std::span<const TensorInfo> tensors) {
+  if (slab.tensor >= tensors.size())
+    throw InternalError("a slab of tensor number {} of {}", slab.tensor, tensors.size());
+  const TensorInfo& tensor = tensors[slab.tensor];
+  if (slab.first < 0 || slab.count < 0 || slab.first > tensor.elements() - slab.count)
+    throw InternalError("a slab of {} holds elements [{}, {}) of {}", tensor.path, slab.first,
+                        slab.first + slab.count, tensor.elements());
+}
+
+void split_slab(const TensorInfo& tensor, const BlockTable& table, const Slab& slab, Shares& shares) {
+  const std::size_t element = size_of(tensor.dtype);
+  const auto tensor_bytes = tensor.bytes();
+  const auto* data = static_cast<const std::byte*>(slab.data);
+  const std::size_t begin = static_cast<std::size_t>(slab.first) * element;
+  const std::size_t end = static_cast<std::size_t>(slab.first + slab.count) * element;
+  constexpr Index kLargestCount = kLargestRun / kBlockBytes;
+  for (std::size_t at = begin; at < end;) {
+    const std::size_t in_block = at % kBlockBytes;
+    const Index block = table.first_block(slab.tensor) + static_cast<Index>(at / kBlockBytes);
+    const std::size_t block_end = std::min(at - in_block + kBlockBytes, tensor_bytes);
+    const std::size_t bytes = std::min(block_end, end) - at;
+    if (in_block != 0 || at + bytes != block_end)
+      shares.fragments.push_back({block, in_block, bytes, data});
+    else if (at != begin && !shares.whole.empty() && shares.whole.back().count < kLargestCount &&
+             shares.whole.back().ends_before(block, data))
+      ++shares.whole.back().count;
+    else
+      shares.whole.push_back({block, 1, data});
+    at += bytes;
+    data += bytes;
+  }
+}
+
+}  // namespace
+
+Shares split_slabs(std::span<const TensorInfo> tensors, const BlockTable& table,
+                   std::span<const Slab> slabs) {
+  Shares shares;
+  for (const Slab& slab : slabs) {
+    check_slab(slab, tensors);
+    if (slab.count > 0) split_slab(tensors[slab.tensor], table, slab, shares);
+  }
+  std::sort(shares.whole.begin(), shares.whole.end(),
+            [](const WholeBlocks& a, const WholeBlocks& b) { return a.first < b.first; });
+  // Overlaps with other ranks show when checksums meet; MPI-IO may not see a rank write the same place twice.
+  for (std::size_t i = 1; i < shares.whole.size(); ++i) {
+    const WholeBlocks &before = shares.whole[i - 1], &run = shares.whole[i];
+    if (before.first + before.count <= run.first) continue;
+    const Block block = table.block(run.first);
+    throw InternalError("{} are in several slabs", name_range(tensors, table, block.begin, block.bytes));
+  }
+  std::sort(shares.fragments.begin(), shares.fragments.end(), [](const Fragment& a, const Fragment& b) {
+    return std::tie(a.block, a.begin) < std::tie(b.block, b.begin);
+  });
+  return shares;
+}
+
+LeafRange owned_blocks(const BlockTable& table, int rank, int ranks, Index round) {
+  const LeafRange all = leaf_range(table.blocks(), rank, ranks);
+  const Index begin = std::min(all.begin + round * kRoundBlocks, all.end);
+  return {begin, std::min(begin + kRoundBlocks, all.end)};
+}
+
+Index owner_rounds(const BlockTable& table, int ranks) {
+  const Index most = (table.blocks() + ranks - 1) / ranks;
+  return (most + kRoundBlocks - 1) / kRoundBlocks;
+}
+
+Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks, Index round) {
+  Outgoing out{{}, std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 0)};
+  auto next = shares.fragments.begin();
+  for (int owner = 0; owner < ranks && next != shares.fragments.end(); ++owner) {
+    const LeafRange blocks = owned_blocks(table, owner, ranks, round);
+    const std::size_t before = out.bytes.size();
+    next = std::lower_bound(next, shares.fragments.end(), blocks.begin,
+                            [](const Fragment& fragment, Index block) { return fragment.block < block; });
+    for (; next != shares.fragments.end() && next->block < blocks.end; ++next) {
+      const FragmentHeader header{next->block, next->begin, next->bytes};
+      const auto bytes = std::as_bytes(std::span(&header, 1));
+      out.bytes.insert(out.bytes.end(), bytes.begin(), bytes.end());
+      out.bytes.insert(out.bytes.end(), next->data, next->data + next->bytes);
+    }
+    out.counts[static_cast<std::size_t>(owner)] = static_cast<std::int64_t>(out.bytes.size() - before);
+  }
+  return out;
+}
+
+AssembledBlocks::AssembledBlocks(std::span<const TensorInfo> tensors, const BlockTable& table,
+                                 LeafRange owned, std::span<const std::byte> messages)
+    : table_(table), owned_(owned), complete_(static_cast<std::size_t>(owned.end - owned.begin), false) {
+  std::vector<Fragment> fragments;
+  while (!messages.empty()) {
+    FragmentHeader header{};
+    std::memcpy(&header, messages.data(), sizeof header);
+    fragments.push_back({header.block, header.begin, header.bytes, messages.data() + sizeof header});
+    messages = messages.subspan(sizeof header + header.bytes);
+  }
+  if (fragments.empty()) return;
+  std::sort(fragments.begin(), fragments.end(), [](const Fragment& a, const Fragment& b) {
+    return std::tie(a.block, a.begin) < std::tie(b.block, b.begin);
+  });
+
+  const std::uint64_t start = table.block_begin(owned.begin);
+  memory_.resize(table.block_begin(owned.end) - start);
+  for (std::size_t i = 0; i < fragments.size();) {
+    const Block block = table.block(fragments[i].block);
+    const auto fail = [&](const char* what, std::size_t begin, std::size_t end) {
+      throw InternalError("{} {}", name_range(tensors, table, block.begin + begin, end - begin), what);
+    };
+    std::size_t covered = 0;
+    for (const Index number = fragments[i].block; i < fragments.size() && fragments[i].block == number; ++i) {
+      const Fragment& part = fragments[i];
+      if (part.begin > covered) fail("are in no rank's slabs", covered, part.begin);
+      if (part.begin < covered) fail("are in several slabs", part.begin, covered);
+      std::memcpy(memory_.data() + (block.begin - start) + part.begin, part.data, part.bytes);
+      covered += part.bytes;
+    }
+    if (covered < block.bytes) fail("are in no rank's slabs", covered, block.bytes);
+    complete_[static_cast<std::size_t>(fragments[i - 1].block - owned.begin)] = true;
+  }
+}
+
+void AssembledBlocks::add_pieces(std::uint64_t tensors_begin, std::vector<Piece>& pieces) const {
+  const std::uint64_t start = table_.block_begin(owned_.begin);
+  bool open = false;
+  for (Index number = owned_.begin; number < owned_.end; ++number) {
+    const bool here = complete_[static_cast<std::size_t>(number - owned_.begin)];
+    if (here) {
+      const Block block = table_.block(number);
+      if (!open) pieces.push_back({tensors_begin + block.begin, memory_.data() + (block.begin - start), 0});
+      pieces.back().bytes += block.bytes;
+    }
+    open = here;
+  }
+}
+
+void AssembledBlocks::add_hashes(std::vector<BlockHash>& hashes) const {
+  const std::uint64_t start = table_.block_begin(owned_.begin);
+  for (Index number = owned_.begin; number < owned_.end; ++number) {
+    if (!complete_[static_cast<std::size_t>(number - owned_.begin)]) continue;
+    const Block block = table_.block(number);
+    hashes.push_back({number, hash_bytes({memory_.data() + (block.begin - start), block.bytes})});
+  }
+}
+
+}  // namespace cartan::store

@@ -1,0 +1,79 @@
+// Who writes which bytes. A block is written, and its checksum taken, by one rank: the one that holds all of
+// it in one slab; or else its owner, to whom every holder sends its part. So all writes are large, and the
+// checksums, like the file, do not depend on the ranks.
+//
+// Owners have ranges of blocks of equal number. A save runs in rounds; in each one an owner treats
+// kRoundBlocks of its blocks at the most, which bounds the memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "blocks.hpp"
+#include "cartan/core/canonical_tree.hpp"
+#include "group.hpp"
+#include "shared_file.hpp"
+
+namespace cartan::store {
+
+inline constexpr Index kRoundBlocks = 128;  // 32 MiB
+
+/// The checksum of one block, on its way to rank 0.
+struct BlockHash {
+  Index block = 0;
+  std::uint64_t hash = 0;
+};
+
+/// A run of whole blocks in one slab.
+struct WholeBlocks {
+  Index first = 0, count = 0;
+  const std::byte* data = nullptr;
+  /// Whether `block` at `next` continues the run. (All blocks but a tensor's last are full.)
+  bool ends_before(Index block, const std::byte* next) const {
+    return first + count == block && data + static_cast<std::size_t>(count) * kBlockBytes == next;
+  }
+};
+/// A part of a block that this rank does not hold all of.
+struct Fragment {
+  Index block = 0;
+  std::size_t begin = 0, bytes = 0;  ///< inside the block
+  const std::byte* data = nullptr;
+};
+struct Shares {
+  std::vector<WholeBlocks> whole;   ///< sorted; each at most kLargestRun bytes
+  std::vector<Fragment> fragments;  ///< sorted
+};
+inline constexpr std::size_t kLargestRun = std::size_t{64} << 20;
+
+/// Cuts slabs at the blocks' boundaries. Throws InternalError: a slab outside of its tensor, whole blocks
+/// twice.
+Shares split_slabs(std::span<const TensorInfo> tensors, const BlockTable& table, std::span<const Slab> slabs);
+
+/// Which blocks rank `rank` of `ranks` puts together in round `round`.
+LeafRange owned_blocks(const BlockTable& table, int rank, int ranks, Index round);
+/// Rounds that the owner with the most blocks needs.
+Index owner_rounds(const BlockTable& table, int ranks);
+
+/// The fragments of a round as messages to the blocks' owners.
+Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks, Index round);
+
+/// Blocks put together from fragments.
+class AssembledBlocks {
+ public:
+  /// Throws InternalError that names tensor and elements that are missing or came twice.
+  AssembledBlocks(std::span<const TensorInfo> tensors, const BlockTable& table, LeafRange owned,
+                  std::span<const std::byte> messages);
+  /// Adds runs of blocks, with positions in the file.
+  void add_pieces(std::uint64_t tensors_begin, std::vector<Piece>& pieces) const;
+  void add_hashes(std::vector<BlockHash>& hashes) const;
+
+ private:
+  const BlockTable& table_;
+  LeafRange owned_;
+  std::vector<bool> complete_;     // of the owned blocks
+  std::vector<std::byte> memory_;  // of all owned blocks, if any is here
+};
+
+}  // namespace cartan::store
