@@ -15,7 +15,8 @@ int main(int argc, char** argv) {
         if (!result.failed()) return;
         int here = 0;
         MPI_Comm_rank(MPI_COMM_WORLD, &here);
-        std::fprintf(stderr, "rank %d: %s:%d: %s\n", here, result.file_name(), result.line_number(), result.message());
+        std::fprintf(stderr, "rank %d: %s:%d: %s\n", here, result.file_name(), result.line_number(),
+                     result.message());
       }
     };
     delete listeners.Release(listeners.default_result_printer());

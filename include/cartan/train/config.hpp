@@ -1,0 +1,68 @@
+// Everything that `cartan train` is told, one struct a section; the option tables of the command line fill
+// it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cartan/comm/mesh.hpp"
+#include "cartan/core/json.hpp"
+#include "cartan/data/config.hpp"
+#include "cartan/model/config.hpp"
+#include "cartan/optim/config.hpp"
+
+namespace cartan::train {
+
+struct RunConfig {
+  std::string dir = "runs/default";
+  Index steps = 100;
+  std::uint64_t seed = 1234;
+  std::string device = "cpu";     ///< cpu | cuda
+  int threads = 0;                ///< a rank; 0: the node's CPUs divided among its ranks
+  Index log_every = 1;            ///< steps
+  Index eval_every = 0;           ///< steps; 0: never
+  Index eval_batches = 8;         ///< global batches of one evaluation
+  std::string progress = "auto";  ///< progress bar: auto (where stderr is a terminal) | always | never
+};
+
+/// Sequences. Accumulation = global / (micro * dp).
+struct BatchConfig {
+  Index global = 8;
+  Index micro = 0;  ///< 0: the largest of 1, 2, 4, 8 that divides a rank's share
+};
+
+struct PrecisionConfig {
+  std::string compute = "fp32";  ///< fp32 | bf16: parameters and activations in forward and backward
+};
+
+struct ZeroConfig {
+  int stage = 0;
+  double bucket_mb = 16.0;  ///< gradients are reduced in pieces of about this size
+};
+
+struct CheckpointConfig {
+  Index every = 100;                  ///< steps; 0: only at the end
+  int keep = 3;                       ///< newest files that stay; 0: all
+  bool asynchronous = false;          ///< checkpoint.async: write beside the training steps
+  std::vector<std::string> io_hints;  ///< checkpoint.io-hint: MPI-IO hints KEY=VALUE
+};
+
+struct Config {
+  RunConfig run;
+  model::ModelConfig model;
+  data::DataConfig data;
+  comm::MeshShape mesh;
+  BatchConfig batch;
+  ZeroConfig zero;
+  PrecisionConfig precision;
+  optim::OptimConfig optim;
+  optim::ScheduleConfig schedule;
+  CheckpointConfig checkpoint;
+};
+
+/// Derives what is left to derive (vocabulary, mesh.dp, batch.micro) and checks all of it for `world_size`
+/// ranks. Throws ConfigError with every problem: a batch that does not divide says which would, and so on.
+void resolve(Config& config, int world_size);
+
+}  // namespace cartan::train

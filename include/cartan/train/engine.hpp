@@ -1,0 +1,70 @@
+// The training step, written once for every device: micro-batches forward and backward, reduction beside it,
+// clipping, update. What the run around it does (files, signals, log) is the trainer's.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cartan/comm/communicator.hpp"
+#include "cartan/data/loader.hpp"
+#include "cartan/device/device.hpp"
+#include "cartan/optim/adamw.hpp"
+#include "cartan/pipeline/schedule.hpp"
+#include "cartan/shard/gradient_reducer.hpp"
+#include "cartan/train/config.hpp"
+
+namespace cartan::train {
+
+/// Delivers the next micro-batch; throws if there is none.
+using NextBatch = std::function<const data::MicroBatch&()>;
+
+/// Seconds of the phases of one step on this rank.
+struct StepTimes {
+  double data = 0;       ///< waiting for micro-batches
+  double compute = 0;    ///< forward and backward
+  double exposed = 0;    ///< waiting for reductions after the backward pass
+  double optimizer = 0;  ///< norm, clipping, update
+};
+
+struct StepResult {
+  double loss = 0;       ///< mean over all target tokens of the global batch, before the update
+  double grad_norm = 0;  ///< before clipping
+  Index targets = 0;     ///< tokens with a loss
+  StepTimes times;
+};
+
+struct LossSum {
+  double loss = 0;
+  Index targets = 0;
+  double mean() const { return loss / static_cast<double>(targets); }
+};
+
+class Engine {
+ public:
+  /// `config` is resolved; everything the step needs is allocated here. Reductions run on a stream of their
+  /// own where `overlap`. Collective over `plane` (the ranks that share the global batch).
+  Engine(const Config& config, device::Device& device, comm::Communicator& plane, bool overlap);
+  ~Engine();
+
+  shard::FlatState& state();
+  const shard::FlatLayout& layout() const;
+  /// This rank's sequences of each global batch.
+  LeafRange leaves() const;
+
+  /// Update number `update` (1-based) at rate `lr`. Throws NumericError that names step and first tensor
+  /// where the loss or a gradient is not finite; the parameters are then those before the step. Collective.
+  StepResult train_step(Index update, double lr, const NextBatch& next);
+  /// Summed loss of one global batch, without gradients. Collective.
+  LossSum evaluate(const NextBatch& next);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Device bytes of a rank of this configuration by kind, found by building the engine on `sim`.
+device::MemoryUsage predict_memory(const Config& config, int rank);
+
+}  // namespace cartan::train

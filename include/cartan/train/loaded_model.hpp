@@ -1,0 +1,27 @@
+// A trained model in memory, for evaluation and generation: parameters only.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "cartan/comm/communicator.hpp"
+#include "cartan/device/device.hpp"
+#include "cartan/train/snapshot.hpp"
+
+namespace cartan::train {
+
+struct LoadedModel {
+  std::filesystem::path path;  ///< of the checkpoint
+  model::ModelConfig config;
+  RunState run;
+  std::unique_ptr<shard::FlatLayout> layout;
+  std::unique_ptr<shard::FlatState> state;
+};
+
+/// Loads a checkpoint file, or the newest good checkpoint of a run directory. Throws MissingError, DataError,
+/// IoError; ConfigError for a Hugging Face folder, which this version does not read. Collective over `comm`;
+/// each rank gets the whole model.
+LoadedModel load_model(const std::filesystem::path& from, DType compute, device::Device& device,
+                       comm::Communicator& comm);
+
+}  // namespace cartan::train

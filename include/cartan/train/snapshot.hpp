@@ -1,0 +1,40 @@
+// Between the numbers in memory and the logical tensors of a checkpoint.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cartan/comm/communicator.hpp"
+#include "cartan/model/config.hpp"
+#include "cartan/shard/flat_state.hpp"
+#include "cartan/store/checkpoint.hpp"
+
+namespace cartan::train {
+
+/// Where a run stands; what /state of a checkpoint holds beside the configuration.
+struct RunState {
+  Index step = 0;     ///< updates done
+  Index samples = 0;  ///< sequences taken from the training data
+  Index tokens = 0;   ///< target tokens trained on
+  double loss = 0;    ///< of the last step
+};
+
+Json to_json(const RunState& state, const model::ModelConfig& model, Index tree_leaves,
+             const std::string& config_ini);
+/// Throws DataError that names `where`.
+RunState run_state_from_json(const Json& json, const std::string& where);
+
+/// The tensors of a checkpoint (parameters, moments), in file order.
+std::vector<store::TensorInfo> checkpoint_tensors(const shard::FlatLayout& layout);
+/// The element ranges that rank `rank` of `size` replicas writes; they point into `state`'s memory (cpu
+/// device).
+std::vector<store::Slab> checkpoint_slabs(const shard::FlatState& state, int rank, int size);
+
+/// Fills `state` from a checkpoint whose model must equal `model`: a difference is a ConfigError that lists
+/// each entry. `moments`: read the optimizer's too. Throws DataError for what is missing or has another
+/// shape.
+void load(const store::CheckpointReader& reader, const std::filesystem::path& path,
+          const model::ModelConfig& model, bool moments, shard::FlatState& state);
+
+}  // namespace cartan::train

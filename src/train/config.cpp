@@ -1,0 +1,108 @@
+// Derived values and checks of a whole configuration.
+#include "cartan/train/config.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "cartan/core/text.hpp"
+#include "cartan/data/tokenizer.hpp"
+#include "cartan/device/device.hpp"
+
+namespace cartan::train {
+namespace {
+
+// A few multiples of `unit` around `value`, for messages.
+std::string fitting_batches(Index value, Index unit) {
+  const Index below = value / unit * unit;
+  std::string text = below > 0 ? std::to_string(below) + " or " : "";
+  return text + std::to_string(below + unit);
+}
+
+Index default_micro(Index share) {
+  for (const Index micro : {8, 4, 2})
+    if (share % micro == 0) return micro;
+  return 1;
+}
+
+void check_batch(Config& config, Problems& problems) {
+  BatchConfig& batch = config.batch;
+  const Index dp = config.mesh.dp;
+  if (batch.global < 1 || batch.micro < 0) {
+    problems.add("batch.global = {} and batch.micro = {}: must be at least 1 (micro 0: chosen)", batch.global,
+                 batch.micro);
+    return;
+  }
+  if (batch.global % dp != 0) {
+    problems.add("batch.global = {} is not divisible by mesh.dp = {}: use {}", batch.global, dp,
+                 fitting_batches(batch.global, dp));
+    return;
+  }
+  const Index share = batch.global / dp;
+  if (batch.micro == 0) batch.micro = default_micro(share);
+  if (share % batch.micro != 0)
+    problems.add(
+        "batch.global = {} is not divisible by batch.micro * mesh.dp = {} * {} = {}: use batch.global {}, or "
+        "a "
+        "batch.micro that divides {}",
+        batch.global, batch.micro, dp, batch.micro * dp, fitting_batches(batch.global, batch.micro * dp),
+        share);
+}
+
+void check_run(const Config& config, Problems& problems) {
+  const RunConfig& run = config.run;
+  if (run.steps < 1) problems.add("run.steps = {}: must be at least 1", run.steps);
+  if (run.log_every < 1) problems.add("run.log-every = {}: must be at least 1", run.log_every);
+  if (run.eval_every < 0) problems.add("run.eval-every = {}: must not be negative", run.eval_every);
+  if (run.eval_batches < 1) problems.add("run.eval-batches = {}: must be at least 1", run.eval_batches);
+  if (run.threads < 0) problems.add("run.threads = {}: must not be negative", run.threads);
+  if (run.dir.empty()) problems.add("run.dir is empty: name a directory");
+  if (run.eval_every > 0 && config.data.valid.empty() && config.data.valid_fraction <= 0)
+    problems.add("run.eval-every = {} needs data.valid or data.valid-fraction", run.eval_every);
+  if (run.device != "cpu") {
+    if (run.device == "cuda")
+      problems.add("run.device = cuda: this version has no CUDA device; use cpu");
+    else
+      problems.add("run.device = {}: use cpu", run.device);
+  }
+  if (config.precision.compute != "fp32" && config.precision.compute != "bf16")
+    problems.add("precision.compute = {}: use fp32 or bf16", config.precision.compute);
+  if (config.checkpoint.every < 0 || config.checkpoint.keep < 0)
+    problems.add("checkpoint.every = {} and checkpoint.keep = {}: must not be negative",
+                 config.checkpoint.every, config.checkpoint.keep);
+  if (!(config.zero.bucket_mb > 0))
+    problems.add("zero.bucket-mb = {}: must be positive", config.zero.bucket_mb);
+  if (config.zero.stage != 0)
+    problems.add("zero.stage = {}: this version keeps all states on every rank, use 0", config.zero.stage);
+}
+
+}  // namespace
+
+void resolve(Config& config, int world_size) {
+  Problems problems;
+  try {
+    config.mesh = comm::resolve_mesh(config.mesh, world_size);
+  } catch (const ConfigError& error) {
+    problems.add("{}", error.what());
+    config.mesh = {1, std::max(1, world_size), 1, 1};
+  }
+  const std::array<std::pair<const char*, int>, 3> later{
+      {{"pp", config.mesh.pp}, {"cp", config.mesh.cp}, {"tp", config.mesh.tp}}};
+  for (const auto& [axis, extent] : later)
+    if (extent != 1)
+      problems.add("mesh.{} = {}: this version trains data-parallel only, use --{} 1", axis, extent, axis);
+  try {
+    config.model.derive(data::make_tokenizer(config.data.tokenizer)->vocab_size());
+  } catch (const Error& error) {
+    problems.add("{}", error.what());
+    config.model.derive(1);
+  }
+  model::check(config.model, problems);
+  data::check(config.data, problems);
+  optim::check(config.optim, problems);
+  optim::check(config.schedule, config.run.steps, problems);
+  check_run(config, problems);
+  check_batch(config, problems);
+  problems.throw_if_any("the configuration");
+}
+
+}  // namespace cartan::train

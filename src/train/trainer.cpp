@@ -1,0 +1,324 @@
+// The loop around the training step.
+#include "cartan/train/trainer.hpp"
+
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <system_error>
+
+#include "cartan/core/file.hpp"
+#include "cartan/core/log.hpp"
+#include "cartan/core/narrow.hpp"
+#include "cartan/core/text.hpp"
+#include "cartan/core/version.hpp"
+#include "cartan/data/config.hpp"
+#include "cartan/optim/schedule.hpp"
+#include "cartan/train/engine.hpp"
+#include "cartan/train/snapshot.hpp"
+#include "train/metrics.hpp"
+#include "train/progress.hpp"
+#include "train/rate.hpp"
+#include "train/signals.hpp"
+
+namespace cartan::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+class Run {
+ public:
+  Run(const Config& config, const std::string& config_ini, comm::Session& session, comm::Mesh& mesh)
+      : config_(config),
+        config_ini_(config_ini),
+        session_(session),
+        mesh_(mesh),
+        dir_(config.run.dir),
+        sources_(data::open_sources(config.data, config.model.vocab)),
+        device_(device::make_device(device::device_kind_from_name(config.run.device), {config.run.threads})),
+        engine_(config, *device_, mesh.data_plane(),
+                session.thread_multiple() && mesh.data_plane().size() > 1) {}
+
+  ExitCode execute();
+
+ private:
+  bool speaks() const { return session_.rank() == 0; }
+
+  void prepare_directory();
+  void resume();
+  void banner();
+  void step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progress);
+  LossSum evaluate();
+  void save();
+  void settle_save();
+  Request request();
+  void summary();
+
+  const Config& config_;
+  const std::string& config_ini_;
+  comm::Session& session_;
+  comm::Mesh& mesh_;
+  std::filesystem::path dir_;
+  data::DataSources sources_;
+  std::unique_ptr<device::Device> device_;
+  Engine engine_;
+  std::unique_ptr<store::AsyncWriter> async_;
+  RunState state_;
+  RunState saved_;  ///< of the newest checkpoint
+  SignalWatch signals_;
+  double matmul_rate_ = 0;
+  std::array<double, 5> phase_seconds_{};  ///< data, compute, exposed, optimizer, checkpoint
+};
+
+void Run::prepare_directory() {
+  comm::all_or_none(mesh_.world(), "preparing run.dir", [&] {
+    if (!speaks()) return;
+    std::error_code error;
+    std::filesystem::create_directories(dir_ / "checkpoints", error);
+    if (error)
+      throw IoError("cannot create run.dir {}: {}", (dir_ / "checkpoints").string(), error.message());
+    write_file_atomically(dir_ / "config.ini", config_ini_);
+  });
+}
+
+void Run::resume() {
+  const auto found = store::find_newest_good(dir_, mesh_.world());
+  if (!found) {
+    engine_.state().initialise(config_.model, config_.run.seed);
+    return;
+  }
+  for (const std::string& rejected : found->rejected)
+    if (speaks()) log::warning("store", "checkpoint passed over: {}", rejected);
+  comm::all_or_none(mesh_.world(), "loading the checkpoint", [&] {
+    const store::CheckpointReader reader(found->path);
+    load(reader, found->path, config_.model, true, engine_.state());
+    state_ = saved_ = run_state_from_json(reader.state(), found->path.string());
+  });
+}
+
+void Run::banner() {
+  if (!speaks()) return;
+  const auto flops = model::flops_per_token(config_.model, config_.data.seq);
+  log::info("train", "cartan {} on {}, {} rank{} ({} on this node), {}", version(), session_.host(),
+            session_.world_size(), session_.world_size() == 1 ? "" : "s", session_.ranks_on_node(),
+            device_->description());
+  log::info("train", "mesh {} | batch {} sequences of {} tokens, micro-batch {}, accumulation {}",
+            comm::to_string(config_.mesh), config_.batch.global, config_.data.seq, config_.batch.micro,
+            config_.batch.global / (config_.batch.micro * config_.mesh.dp));
+  const model::ModelConfig& m = config_.model;
+  log::info(
+      "train", "model {}: {} parameters, {} layers, hidden {}, heads {}/{} of {}, ffn {}, vocabulary {}{}",
+      m.preset.empty() ? "llama" : m.preset, format_count(narrow<std::uint64_t>(model::parameter_count(m))),
+      m.layers, m.hidden, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab, m.tied ? ", tied" : "");
+  log::info("train",
+            "compute {} | {:.3g} GFLOP a token (causal), {:.3g} (full) | matrix products {:.0f} GFLOP/s",
+            config_.precision.compute, flops.causal * 1e-9, flops.full * 1e-9, matmul_rate_ * 1e-9);
+  const device::MemoryUsage predicted = predict_memory(config_, session_.rank());
+  const device::MemoryUsage measured = device_->ledger().current();
+  std::string kinds;
+  for (std::size_t k = 0; k < device::kMemoryKinds; ++k)
+    if (measured.bytes[k] > 0)
+      kinds +=
+          fmt::format("{}{} {}", kinds.empty() ? "" : ", ",
+                      device::name_of(static_cast<device::MemoryKind>(k)), format_bytes(measured.bytes[k]));
+  log::info("train", "memory of a rank: predicted {} ({} bytes), allocated {} ({} bytes): {}",
+            format_bytes(predicted.total()), predicted.total(), format_bytes(measured.total()),
+            measured.total(), kinds);
+  const Index per_epoch = sources_.train->samples();
+  log::info("train", "data: {} samples an epoch, this run takes {} ({:.2f} epochs)", per_epoch,
+            config_.batch.global * config_.run.steps,
+            static_cast<double>(config_.batch.global * config_.run.steps) / static_cast<double>(per_epoch));
+  if (state_.step > 0)
+    log::info("train", "resumed at step {} from {}", state_.step,
+              store::checkpoint_path(dir_, state_.step).string());
+}
+
+LossSum Run::evaluate() {
+  data::LoaderOptions options;
+  options.end_step = config_.run.eval_batches;
+  options.global_batch = config_.batch.global;
+  options.leaves = engine_.leaves();
+  options.micro_batch = config_.batch.micro;
+  data::BatchLoader loader(sources_.valid, options);
+  data::MicroBatch micro;
+  LossSum sum;
+  for (Index i = 0; i < config_.run.eval_batches; ++i) {
+    const LossSum batch = engine_.evaluate([&]() -> const data::MicroBatch& {
+      CARTAN_ASSERT(loader.next(micro));
+      return micro;
+    });
+    sum.loss += batch.loss;
+    sum.targets += batch.targets;
+  }
+  return sum;
+}
+
+void Run::save() {
+  const auto begin = Clock::now();
+  const std::filesystem::path path = store::checkpoint_path(dir_, state_.step);
+  const Json json = to_json(state_, config_.model, config_.batch.global, config_ini_);
+  auto tensors = checkpoint_tensors(engine_.layout());
+  auto slabs = checkpoint_slabs(engine_.state(), mesh_.data_plane().rank(), mesh_.data_plane().size());
+  if (async_) {
+    async_->save(path, json, std::move(tensors), std::move(slabs));
+  } else {
+    const store::WriteReport report =
+        store::write_checkpoint(path, json, tensors, slabs, mesh_.world(), {config_.checkpoint.io_hints});
+    if (speaks())
+      log::info("store", "saved {} ({}, {:.2f} s, {:.2f} GB/s)", path.string(), format_bytes(report.bytes),
+                report.seconds, static_cast<double>(report.bytes) * 1e-9 / report.seconds);
+  }
+  saved_ = state_;
+  if (speaks()) store::remove_old(dir_, config_.checkpoint.keep);
+  phase_seconds_[4] += seconds_since(begin);
+}
+
+void Run::settle_save() {
+  if (!async_) return;
+  const auto begin = Clock::now();
+  const auto report = async_->wait();
+  if (report && speaks())
+    log::info("store", "the last save took {:.2f} s beside the training ({})", report->seconds,
+              format_bytes(report->bytes));
+  if (speaks()) store::remove_old(dir_, config_.checkpoint.keep);
+  phase_seconds_[4] += seconds_since(begin);
+}
+
+Request Run::request() {
+  Request mine = signals_.caught() != 0 ? Request::stop : Request::none;
+  if (speaks()) mine = std::max(mine, serve_switch_files(dir_));
+  return static_cast<Request>(mesh_.world().max(static_cast<int>(mine)));
+}
+
+void Run::step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progress) {
+  const auto begin = Clock::now();
+  const double comm_before = mesh_.data_plane().seconds();
+  const double lr = optim::learning_rate(config_.schedule, config_.optim.lr, state_.step, config_.run.steps);
+  data::MicroBatch micro;
+  const StepResult result = engine_.train_step(state_.step + 1, lr, [&]() -> const data::MicroBatch& {
+    CARTAN_ASSERT(loader.next(micro));
+    return micro;
+  });
+  state_.step += 1;
+  state_.samples += config_.batch.global;
+  state_.tokens += result.targets;
+  state_.loss = result.loss;
+  const double seconds = seconds_since(begin);
+  phase_seconds_[0] += result.times.data;
+  phase_seconds_[1] += result.times.compute;
+  phase_seconds_[2] += result.times.exposed;
+  phase_seconds_[3] += result.times.optimizer;
+
+  std::optional<double> valid;
+  const bool last = state_.step == config_.run.steps;
+  if (sources_.valid && config_.run.eval_every > 0 && (state_.step % config_.run.eval_every == 0 || last))
+    valid = evaluate().mean();
+  if (!speaks()) return;
+
+  const auto tokens = static_cast<double>(config_.batch.global * config_.data.seq);
+  StepReport report{
+      state_.step, result.loss, result.grad_norm, lr, tokens / seconds, 0, device_->ledger().peak().total(),
+      seconds};
+  report.mfu =
+      model::flops_per_token(config_.model, config_.data.seq).causal * report.tokens_per_s / matmul_rate_;
+  progress.step(report);
+  Json line{{"step", state_.step},
+            {"loss", result.loss},
+            {"grad_norm", result.grad_norm},
+            {"lr", lr},
+            {"tokens", state_.tokens},
+            {"tokens_per_s", report.tokens_per_s},
+            {"step_s", seconds},
+            {"mfu", report.mfu},
+            {"comm_s", mesh_.data_plane().seconds() - comm_before},
+            {"memory_peak", report.memory_peak}};
+  if (valid) {
+    line["valid_loss"] = *valid;
+    progress.say(fmt::format("step {} | validation loss {:.5f} | perplexity {:.3f}", state_.step, *valid,
+                             std::exp(*valid)));
+  }
+  metrics->append(line);
+}
+
+void Run::summary() {
+  std::vector<double> all(phase_seconds_.size() * static_cast<std::size_t>(session_.world_size()));
+  mesh_.world().all_gather_host(std::as_bytes(std::span(phase_seconds_)),
+                                std::as_writable_bytes(std::span(all)));
+  if (!speaks()) return;
+  static constexpr std::array names{"data", "compute", "exposed communication", "optimizer", "checkpoint"};
+  log::info("train", "{:<22} {:>9} {:>9} {:>9}", "seconds over ranks", "min", "mean", "max");
+  for (std::size_t p = 0; p < names.size(); ++p) {
+    double low = all[p], high = all[p], sum = 0;
+    for (std::size_t i = p; i < all.size(); i += names.size()) {
+      low = std::min(low, all[i]);
+      high = std::max(high, all[i]);
+      sum += all[i];
+    }
+    log::info("train", "{:<22} {:>9.2f} {:>9.2f} {:>9.2f}", names[p], low, sum / session_.world_size(), high);
+  }
+}
+
+ExitCode Run::execute() {
+  prepare_directory();
+  resume();
+  if (state_.step >= config_.run.steps) {
+    if (speaks())
+      log::info("train", "run.steps = {} are done already ({}); nothing to do", config_.run.steps,
+                store::checkpoint_path(dir_, state_.step).string());
+    return ExitCode::done;
+  }
+  matmul_rate_ = measure_matmul_rate(*device_, dtype_from_name(config_.precision.compute), mesh_.world());
+  banner();
+  if (config_.checkpoint.asynchronous) {
+    if (session_.thread_multiple())
+      async_ = std::make_unique<store::AsyncWriter>(mesh_.duplicate_world("checkpoint"), *device_,
+                                                    store::WriteOptions{config_.checkpoint.io_hints});
+    else if (speaks())
+      log::warning("store",
+                   "MPI does not allow calls from several threads: checkpoints are written between steps");
+  }
+
+  data::LoaderOptions options;
+  options.first_step = state_.step;
+  options.end_step = config_.run.steps;
+  options.global_batch = config_.batch.global;
+  options.sample_offset = state_.samples - state_.step * config_.batch.global;
+  options.leaves = engine_.leaves();
+  options.micro_batch = config_.batch.micro;
+  data::BatchLoader loader(sources_.train, options);
+
+  std::optional<MetricsFile> metrics;
+  comm::all_or_none(mesh_.world(), "opening metrics.jsonl", [&] {
+    if (speaks()) metrics.emplace(dir_, state_.step);
+  });
+  Progress progress(state_.step + 1, config_.run.steps, config_.run.log_every,
+                    speaks() && wants_bar(config_.run.progress));
+  Request wanted = Request::none;
+  while (state_.step < config_.run.steps && wanted != Request::stop) {
+    step(loader, metrics ? &*metrics : nullptr, progress);
+    wanted = request();
+    const bool due = config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0;
+    if (due || wanted != Request::none || state_.step == config_.run.steps) save();
+  }
+  progress.finish();
+  settle_save();
+  summary();
+  const bool finished = state_.step >= config_.run.steps;
+  if (speaks())
+    log::info("train", "{} at step {} of {}: loss {:.5f}, {} tokens; checkpoint {}",
+              finished ? "finished" : "stopped", state_.step, config_.run.steps, state_.loss, state_.tokens,
+              store::checkpoint_path(dir_, saved_.step).string());
+  return finished ? ExitCode::done : ExitCode::stopped_early;
+}
+
+}  // namespace
+
+ExitCode run_training(const Config& config, const std::string& config_ini, comm::Session& session,
+                      comm::Mesh& mesh) {
+  return Run(config, config_ini, session, mesh).execute();
+}
+
+}  // namespace cartan::train

@@ -1,0 +1,210 @@
+// One training step, however it is cut into ranks, micro-batches, buckets and threads, gives the same bits.
+#include "cartan/train/engine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "cartan/core/narrow.hpp"
+#include "cartan/core/random.hpp"
+#include "support/golden.hpp"
+#include "support/mpi_session.hpp"
+
+namespace cartan::train {
+namespace {
+
+constexpr Index kGlobal = 12, kSeq = 19;
+constexpr int kSteps = 3;
+
+/// Odd sizes everywhere: 3 layers, 6 heads in 2 groups, vocabulary 61, ffn 37.
+Config odd_config(bool tied) {
+  Config config;
+  config.model.hidden = 42;
+  config.model.layers = 3;
+  config.model.heads = 6;
+  config.model.kv_heads = 2;
+  config.model.head_dim = 10;
+  config.model.ffn = 37;
+  config.model.vocab = 61;
+  config.model.tied = tied;
+  config.model.qkv_bias = !tied;
+  config.model.qk_norm = tied;
+  config.data.seq = kSeq;
+  config.batch.global = kGlobal;
+  config.optim.clip = 0.5;
+  return config;
+}
+
+/// Leaves of step `step`: random tokens, two documents in each sequence, a ragged mask; sequence 5 has no
+/// target at all.
+data::MicroBatch make_batch(int step, Index first, Index count) {
+  data::MicroBatch micro;
+  micro.first_leaf = first;
+  data::Batch& b = micro.batch;
+  b.sequences = count;
+  b.seq = kSeq;
+  const RandomStream random(99, static_cast<std::uint64_t>(step));
+  for (Index s = first; s < first + count; ++s) {
+    const Index cut = s % kSeq;
+    for (Index t = 0; t < kSeq; ++t) {
+      const auto at = static_cast<std::uint64_t>(s * kSeq + t);
+      const Index start = t < cut ? 0 : cut;
+      b.tokens.push_back(static_cast<std::int32_t>(random.bits(2 * at) % 61));
+      const bool masked = s == 5 || t + 1 == cut || random.bits(2 * at + 1) % 4 == 0;
+      b.targets.push_back(masked ? data::kIgnoredTarget
+                                 : static_cast<std::int32_t>(random.bits(7000 + at) % 61));
+      b.positions.push_back(narrow<std::int32_t>(t - start));
+      b.document_start.push_back(narrow<std::int32_t>(start));
+    }
+  }
+  return micro;
+}
+
+struct Outcome {
+  std::vector<double> numbers;  ///< loss and norm of each step
+  std::map<std::string, std::vector<float>> parameters;
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+Outcome run(Config config, Index micro, double bucket_mb, int threads, comm::Communicator& plane,
+            bool overlap) {
+  config.batch.micro = micro;
+  config.zero.bucket_mb = bucket_mb;
+  config.mesh.dp = plane.size();
+  const auto device = device::make_device(device::DeviceKind::cpu, {threads});
+  Engine engine(config, *device, plane, overlap);
+  engine.state().initialise(config.model, 7);
+  Outcome outcome;
+  for (int step = 0; step < kSteps; ++step) {
+    Index next = engine.leaves().begin;
+    data::MicroBatch batch;
+    const StepResult result = engine.train_step(step + 1, 1e-2, [&]() -> const data::MicroBatch& {
+      batch = make_batch(step, next, std::min(micro, engine.leaves().end - next));
+      next += batch.batch.sequences;
+      return batch;
+    });
+    outcome.numbers.insert(outcome.numbers.end(), {result.loss, result.grad_norm});
+  }
+  outcome.parameters = testing::master_values(engine.state());
+  return outcome;
+}
+
+class EngineBits : public ::testing::TestWithParam<std::tuple<bool, std::string>> {};
+
+TEST_P(EngineBits, DoNotDependOnRanksMicroBatchesBucketsOrThreads) {
+  Config config = odd_config(std::get<0>(GetParam()));
+  config.precision.compute = std::get<1>(GetParam());
+  comm::Session& session = testing::session();
+  comm::Mesh mesh(session, comm::MeshShape{1, session.world_size(), 1, 1});
+  const auto alone = comm::make_local_communicator("alone");
+  const Outcome one = run(config, 1, 1.0, 1, *alone, false);
+  for (const double number : one.numbers) EXPECT_TRUE(std::isfinite(number));
+  EXPECT_NE(one.numbers[0], one.numbers[2]) << "the parameters do not move";
+
+  EXPECT_TRUE(run(config, 12, 1.0, 2, *alone, false) == one) << "whole batch at once, two threads";
+  EXPECT_TRUE(run(config, 5, 1.0, 3, *alone, false) == one) << "micro-batches of 5, 5 and 2, three threads";
+  for (const Index micro : {1, 2, 3, 4}) {
+    for (const double bucket_mb : {0.001, 0.02, 50.0}) {
+      const Outcome parallel = run(config, micro, bucket_mb, 1 + static_cast<int>(micro % 2),
+                                   mesh.data_plane(), session.thread_multiple() && micro != 3);
+      EXPECT_EQ(parallel.numbers, one.numbers)
+          << "micro-batch " << micro << ", buckets of " << bucket_mb << " MiB";
+      EXPECT_TRUE(parallel.parameters == one.parameters)
+          << "micro-batch " << micro << ", buckets of " << bucket_mb << " MiB";
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Models, EngineBits,
+                         ::testing::Combine(::testing::Bool(), ::testing::Values("fp32", "bf16")),
+                         [](const auto& test) {
+                           return std::string(std::get<0>(test.param) ? "tied_" : "untied_") +
+                                  std::get<1>(test.param);
+                         });
+
+TEST(Engine, PredictsTheBytesItAllocates) {
+  for (const bool tied : {false, true}) {
+    for (const Index micro : {1, 3}) {
+      Config config = odd_config(tied);
+      config.batch.micro = micro;
+      config.run.threads = 2;
+      comm::Session& session = testing::session();
+      comm::Mesh mesh(session, comm::MeshShape{1, session.world_size(), 1, 1});
+      config.mesh.dp = session.world_size();
+      const auto device = device::make_device(device::DeviceKind::cpu, {2});
+      const Engine engine(config, *device, mesh.data_plane(), false);
+      EXPECT_EQ(predict_memory(config, session.rank()).bytes, device->ledger().peak().bytes)
+          << "tied " << tied << ", micro-batch " << micro;
+    }
+  }
+}
+
+TEST(Engine, NamesStepAndFirstTensorOfANonFiniteLoss) {
+  if (testing::session().world_size() > 1) return;  // the failing rank would leave the others waiting
+  Config config = odd_config(false);
+  config.batch.micro = 4;
+  const auto alone = comm::make_local_communicator("alone");
+  config.mesh.dp = 1;
+  const auto device = device::make_device(device::DeviceKind::cpu, {1});
+  Engine engine(config, *device, *alone, false);
+  engine.state().initialise(config.model, 7);
+  const shard::FlatUnit& unit = engine.layout().units()[2];
+  const model::ParameterSpec& parameter = unit.spec->parameter("model.layers.1.mlp.up_proj.weight");
+  auto* values = static_cast<float*>(engine.state().master(unit.parameter_begin + parameter.offset, 1).data);
+  values[3] = std::nanf("");
+  Index next = 0;
+  data::MicroBatch batch;
+  try {
+    engine.train_step(17, 1e-2, [&]() -> const data::MicroBatch& {
+      batch = make_batch(0, next, 4);
+      next += 4;
+      return batch;
+    });
+    FAIL() << "a NaN went unnoticed";
+  } catch (const NumericError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("step 17"), std::string::npos) << text;
+    EXPECT_NE(text.find("model.layers.1.mlp.up_proj.weight"), std::string::npos) << text;
+  }
+}
+
+TEST(Engine, DirectionalDerivativesMatchFourthOrderDifferences) {
+  if (testing::session().world_size() > 1) return;
+  for (const bool tied : {false, true}) {
+    Config config = odd_config(tied);
+    config.batch.micro = 12;
+    config.mesh.dp = 1;
+    config.optim.clip = 0;
+    config.optim.weight_decay = 0;
+    const auto alone = comm::make_local_communicator("alone");
+    const auto device = device::make_device(device::DeviceKind::cpu, {1});
+    Engine engine(config, *device, *alone, false);
+    engine.state().initialise(config.model, 7);
+    data::MicroBatch batch = make_batch(0, 0, kGlobal);
+    const NextBatch next = [&]() -> const data::MicroBatch& { return batch; };
+    const Index targets = engine.train_step(1, 0.0, next).targets;
+    const auto gradient = testing::gradient_values(engine.state(), 1.0 / static_cast<double>(targets));
+    const auto start = testing::master_values(engine.state());
+    for (const auto& [name, slope] : gradient) {
+      // Along each parameter's own gradient the loss changes by its squared norm.
+      const double norm = testing::distance(slope, slope).norm;
+      ASSERT_GT(norm, 0) << name;
+      const double h = 0.02 / norm * std::clamp(testing::distance(start.at(name), start.at(name)).norm, 0.1, 1.0);
+      const auto loss_at = [&](double step) {
+        auto moved = start;
+        for (std::size_t i = 0; i < slope.size(); ++i)
+          moved[name][i] += static_cast<float>(step * static_cast<double>(slope[i]));
+        testing::fill_parameters(engine.state(), moved);
+        return engine.evaluate(next).mean();
+      };
+      const double derivative =
+          (8 * (loss_at(h) - loss_at(-h)) - (loss_at(2 * h) - loss_at(-2 * h))) / (12 * h);
+      // The loss itself carries rounding of about 1e-7, which the difference divides by h.
+      EXPECT_NEAR(derivative, norm * norm, 2e-3 * norm * norm + 1e-6 / h) << name << ", tied " << tied;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cartan::train
