@@ -1,0 +1,17 @@
+// The commands of cartan.
+#include <array>
+
+#include "cli/command.hpp"
+
+namespace cartan::cli {
+
+std::span<const CommandEntry> commands() {
+  static const std::array entries{
+      CommandEntry{"train", make_train},       CommandEntry{"eval", make_eval},
+      CommandEntry{"generate", make_generate}, CommandEntry{"tokenize", make_tokenize},
+      CommandEntry{"inspect", make_inspect},   CommandEntry{"config", make_config},
+  };
+  return entries;
+}
+
+}  // namespace cartan::cli

@@ -1,0 +1,40 @@
+// `cartan config`: the merged configuration as INI, with the source of each value.
+#include <fmt/format.h>
+
+#include "cli/command.hpp"
+
+namespace cartan::cli {
+namespace {
+
+class Config : public Command {
+ public:
+  CommandSpec spec() override {
+    return {.name = "config",
+            .sentence = "print the resolved configuration as INI, with the source of each value",
+            .usage = "[--config FILE]... [--ranks N] [--section.name VALUE]...",
+            .examples = {"cartan config --config examples/quickstart.ini --steps 200",
+                         "cartan config --model.preset smollm2-135m --data.train corpus --ranks 8 > run.ini"},
+            .uses = {"run", "model", "data", "mesh", "batch", "zero", "precision", "optim", "schedule",
+                     "checkpoint"},
+            .options = {{.key = "ranks",
+                         .target = &ranks_,
+                         .help = "derive and check what depends on the size of a job; 0: only merge",
+                         .range = between(0, 1 << 20)}},
+            .later_options = {{"from", "translation of other trainers' configurations"}}};
+  }
+
+  int run(Parsed& parsed, comm::Session*) override {
+    if (ranks_ > 0) resolve(parsed, ranks_);
+    fmt::print("{}", to_ini(parsed.config, parsed.sources));
+    return 0;
+  }
+
+ private:
+  int ranks_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_config() { return std::make_unique<Config>(); }
+
+}  // namespace cartan::cli

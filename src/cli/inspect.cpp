@@ -1,0 +1,143 @@
+// `cartan inspect`: what is in a checkpoint, a run directory's newest checkpoint, or a token file.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+
+#include "cartan/core/text.hpp"
+#include "cartan/data/inspect.hpp"
+#include "cartan/store/checkpoint.hpp"
+#include "cli/command.hpp"
+
+namespace cartan::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+Json describe_tensors(const std::vector<store::TensorInfo>& tensors) {
+  Json list = Json::array();
+  for (const store::TensorInfo& tensor : tensors)
+    list.push_back({{"name", tensor.path}, {"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}});
+  return list;
+}
+
+Json inspect_checkpoint(const fs::path& path, bool verify) {
+  const store::CheckpointReader reader(path);
+  Index parameters = 0;
+  std::size_t bytes = 0;
+  for (const store::TensorInfo& tensor : reader.tensors()) {
+    if (tensor.path.starts_with("model/")) parameters += tensor.elements();
+    bytes += static_cast<std::size_t>(tensor.elements()) * size_of(tensor.dtype);
+  }
+  Json result{
+      {"kind", "checkpoint"}, {"path", path.string()}, {"parameters", parameters}, {"tensor_bytes", bytes}};
+  if (verify) {
+    reader.verify();
+    result["verified"] = true;
+  }
+  result["state"] = reader.state();
+  result["tensors"] = describe_tensors(reader.tensors());
+  return result;
+}
+
+Json inspect_dataset(const std::string& prefix, bool verify) {
+  const data::IndexedDataset dataset(prefix);
+  std::optional<data::DatasetScan> scan;
+  if (verify) scan = data::verify(dataset);
+  Json result{{"kind", "dataset"}, {"path", dataset.prefix()}};
+  result.update(data::describe(dataset, scan));
+  if (verify) result["verified"] = true;
+  return result;
+}
+
+Json inspect_directory(const fs::path& path, bool verify) {
+  const std::vector<Index> steps = store::checkpoint_steps(path);
+  if (!steps.empty()) return inspect_checkpoint(store::checkpoint_path(path, steps.back()), verify);
+  if (fs::exists(path / "config.json"))
+    throw ConfigError("{}: this version of cartan has no reader for Hugging Face folders", path.string());
+  throw MissingError("{}: a directory without checkpoints (expected checkpoints/step-N.h5 in it)",
+                     path.string());
+}
+
+Json inspect(const std::string& path, bool verify) {
+  if (path.ends_with(".safetensors"))
+    throw ConfigError("{}: this version of cartan has no reader for safetensors files", path);
+  if (path.ends_with(".bin") || path.ends_with(".idx")) return inspect_dataset(path, verify);
+  if (fs::is_directory(path)) return inspect_directory(path, verify);
+  if (fs::exists(path)) return inspect_checkpoint(path, verify);
+  if (fs::exists(path + ".idx") || fs::exists(path + ".bin")) return inspect_dataset(path, verify);
+  throw MissingError("{0}: there is no such file or directory, and no token file {0}.idx", path);
+}
+
+std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+/// "name  value" lines; objects indented below their name, texts of several lines too.
+void print_fields(const Json& fields, const std::string& indent) {
+  for (const auto& [name, value] : fields.items()) {
+    if (value.is_object()) {
+      fmt::print("{}{}\n", indent, name);
+      print_fields(value, indent + "  ");
+      continue;
+    }
+    const std::vector<std::string> lines = split(trim(text_of(value)), '\n');
+    if (lines.size() == 1) {
+      fmt::print("{}{:<20} {}\n", indent, name, lines[0]);
+      continue;
+    }
+    fmt::print("{}{}\n", indent, name);
+    for (const std::string& line : lines) fmt::print("{}  | {}\n", indent, line);
+  }
+}
+
+void print_text(Json result) {
+  const Json tensors = result.value("tensors", Json::array());
+  result.erase("tensors");
+  fmt::print("{}: {}\n", result["path"].get<std::string>(), result["kind"].get<std::string>());
+  result.erase("path");
+  result.erase("kind");
+  print_fields(result, "  ");
+  if (!tensors.empty()) fmt::print("  tensors\n");
+  for (const Json& tensor : tensors)
+    fmt::print("    {:<5} {:<16} {}\n", tensor["dtype"].get<std::string>(), tensor["shape"].dump(),
+               tensor["name"].get<std::string>());
+}
+
+class Inspect : public Command {
+ public:
+  CommandSpec spec() override {
+    return {.name = "inspect",
+            .sentence = "show what is in a checkpoint, a run directory or a token file",
+            .usage = "PATH... [--verify] [--json]",
+            .examples = {"cartan inspect runs/quickstart --verify", "cartan inspect data/corpus --json"},
+            .options = {{.key = "verify",
+                         .target = &verify_,
+                         .help = "read everything: every checksum of a checkpoint, every token of a data set",
+                         .is_flag = true},
+                        {.key = "json", .target = &json_, .help = "one JSON object a line", .is_flag = true}},
+            .words_name = "PATH...",
+            .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::missing_input,
+                           ExitCode::io, ExitCode::configuration}};
+  }
+
+  int run(Parsed& parsed, comm::Session*) override {
+    if (parsed.words.empty())
+      throw UsageError("cartan inspect needs a checkpoint, a run directory or a token file's prefix");
+    for (const std::string& path : parsed.words) {
+      const Json result = inspect(path, verify_);
+      if (json_)
+        fmt::print("{}\n", result.dump());
+      else
+        print_text(result);
+    }
+    return 0;
+  }
+
+ private:
+  bool verify_ = false, json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_inspect() { return std::make_unique<Inspect>(); }
+
+}  // namespace cartan::cli

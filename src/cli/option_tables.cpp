@@ -1,0 +1,350 @@
+// The keys are a contract with users: a key may be added, but its name and meaning stay.
+// Ranges here are those of a single value; what depends on several is checked by train::resolve().
+#include "cli/option_tables.hpp"
+
+#include <array>
+#include <utility>
+
+namespace cartan::cli {
+namespace {
+
+// Beyond these, products of sizes could leave 64 bits.
+constexpr double kLargestWidth = 1 << 20;
+constexpr double kLargestCount = 1 << 30;
+
+std::vector<Option> run_options(train::RunConfig& run) {
+  return {
+      {.key = "run.dir",
+       .target = &run.dir,
+       .help = "run directory: metrics, checkpoints, resolved configuration",
+       .value_name = "PATH"},
+      {.key = "run.steps",
+       .target = &run.steps,
+       .help = "length of the run in updates",
+       .unit = "steps",
+       .short_name = "steps",
+       .range = between(1, 1e12)},
+      {.key = "run.seed", .target = &run.seed, .help = "seed of the initial parameters"},
+      {.key = "run.device",
+       .target = &run.device,
+       .help = "where the model computes",
+       .words = {"cpu", "cuda"}},
+      {.key = "run.threads",
+       .target = &run.threads,
+       .help = "threads of a rank; 0: the node's CPUs divided among its ranks",
+       .range = between(0, 4096)},
+      {.key = "run.log-every",
+       .target = &run.log_every,
+       .help = "a line in the log every so many steps",
+       .unit = "steps",
+       .range = at_least(1)},
+      {.key = "run.eval-every",
+       .target = &run.eval_every,
+       .help = "validation loss every so many steps; 0: never",
+       .unit = "steps",
+       .range = at_least(0)},
+      {.key = "run.eval-batches",
+       .target = &run.eval_batches,
+       .help = "length of one evaluation",
+       .unit = "global batches",
+       .range = between(1, kLargestCount)},
+      {.key = "run.progress",
+       .target = &run.progress,
+       .help = "a progress bar; auto: where stderr is a terminal",
+       .words = {"auto", "always", "never"}},
+  };
+}
+
+std::vector<Option> model_options(model::ModelConfig& model) {
+  model::RopeScaling& rope = model.rope_scaling;
+  return {
+      {.key = "model.preset",
+       .target = &model.preset,
+       .help = "a known model, whose values the other keys of this section override",
+       .value_name = "NAME",
+       .words = model::preset_names(),
+       .may_be_empty = true},
+      {.key = "model.hidden",
+       .target = &model.hidden,
+       .help = "width of the residual stream",
+       .range = between(1, kLargestWidth)},
+      {.key = "model.layers",
+       .target = &model.layers,
+       .help = "transformer blocks",
+       .range = between(1, 1 << 16)},
+      {.key = "model.heads", .target = &model.heads, .help = "query heads", .range = between(1, 1 << 16)},
+      {.key = "model.kv-heads",
+       .target = &model.kv_heads,
+       .help = "key and value heads; 0: as many as query heads",
+       .range = between(0, 1 << 16)},
+      {.key = "model.head-dim",
+       .target = &model.head_dim,
+       .help = "width of a head; 0: hidden / heads",
+       .range = between(0, 1 << 16)},
+      {.key = "model.ffn",
+       .target = &model.ffn,
+       .help = "width inside the SwiGLU layer",
+       .range = between(1, kLargestWidth * 8)},
+      {.key = "model.vocab",
+       .target = &model.vocab,
+       .help = "vocabulary; 0: the tokenizer's",
+       .unit = "tokens",
+       .range = between(0, kLargestCount)},
+      {.key = "model.tied", .target = &model.tied, .help = "the head shares the embedding's matrix"},
+      {.key = "model.qkv-bias", .target = &model.qkv_bias, .help = "biases on q, k and v (Qwen2)"},
+      {.key = "model.qk-norm", .target = &model.qk_norm, .help = "RMS norm of each head of q and k (Qwen3)"},
+      {.key = "model.rope-theta",
+       .target = &model.rope_theta,
+       .help = "base of the rotary frequencies",
+       .range = above(0)},
+      {.key = "model.rope-scaling",
+       .target = &rope.kind,
+       .help = "stretching of the rotary frequencies for long contexts",
+       .words = {"none", "llama3"}},
+      {.key = "model.rope-factor",
+       .target = &rope.factor,
+       .help = "llama3: how far low frequencies are stretched",
+       .range = at_least(1)},
+      {.key = "model.rope-low-freq",
+       .target = &rope.low_freq_factor,
+       .help = "llama3: fewer turns than this in the original length are stretched",
+       .range = above(0)},
+      {.key = "model.rope-high-freq",
+       .target = &rope.high_freq_factor,
+       .help = "llama3: more turns than this are left alone",
+       .range = above(0)},
+      {.key = "model.rope-original-length",
+       .target = &rope.original_length,
+       .help = "llama3: the length trained before stretching",
+       .unit = "tokens",
+       .range = between(1, kLargestCount)},
+      {.key = "model.norm-eps",
+       .target = &model.norm_eps,
+       .help = "added to the mean square in RMS norms",
+       .range = at_least(0)},
+      {.key = "model.init-std",
+       .target = &model.init_std,
+       .help = "standard deviation of initial weights",
+       .range = at_least(0)},
+  };
+}
+
+std::vector<Option> data_options(data::DataConfig& data) {
+  return {
+      {.key = "data.train",
+       .target = &data.train,
+       .help = "token files to train on: prefixes, or pairs of a weight and a prefix",
+       .value_name = "PREFIX..."},
+      {.key = "data.valid",
+       .target = &data.valid,
+       .help = "token files for the validation loss",
+       .value_name = "PREFIX..."},
+      {.key = "data.valid-fraction",
+       .target = &data.valid_fraction,
+       .help = "without data.valid: this part of the training data's end is held out",
+       .range = from_below(0, 1)},
+      {.key = "data.tokenizer",
+       .target = &data.tokenizer,
+       .help = "byte: one token a byte of UTF-8",
+       .value_name = "NAME"},
+      {.key = "data.seq",
+       .target = &data.seq,
+       .help = "length of a sample",
+       .unit = "tokens",
+       .short_name = "seq",
+       .range = between(1, kLargestCount)},
+      {.key = "data.seed", .target = &data.seed, .help = "seed of the order of samples"},
+      {.key = "data.shuffle", .target = &data.shuffle, .help = "false: documents in stored order"},
+      {.key = "data.json-key",
+       .target = &data.json_key,
+       .help = "member of a JSON line that holds the text (tokenize)",
+       .value_name = "NAME"},
+  };
+}
+
+std::vector<Option> mesh_options(comm::MeshShape& mesh) {
+  const Range ranks = between(1, 1 << 20);
+  return {
+      {.key = "mesh.pp",
+       .target = &mesh.pp,
+       .help = "pipeline stages",
+       .unit = "ranks",
+       .short_name = "pp",
+       .range = ranks},
+      {.key = "mesh.dp",
+       .target = &mesh.dp,
+       .help = "replicas of the model; 0: the ranks that are left",
+       .unit = "ranks",
+       .short_name = "dp",
+       .range = between(0, 1 << 20)},
+      {.key = "mesh.cp",
+       .target = &mesh.cp,
+       .help = "parts of a sequence",
+       .unit = "ranks",
+       .short_name = "cp",
+       .range = ranks},
+      {.key = "mesh.tp",
+       .target = &mesh.tp,
+       .help = "parts of each matrix",
+       .unit = "ranks",
+       .short_name = "tp",
+       .range = ranks},
+  };
+}
+
+std::vector<Option> batch_options(train::BatchConfig& batch) {
+  return {
+      {.key = "batch.global",
+       .target = &batch.global,
+       .help = "samples in one update, over all ranks",
+       .unit = "sequences",
+       .range = between(1, kLargestCount)},
+      {.key = "batch.micro",
+       .target = &batch.micro,
+       .help = "samples a rank computes at a time; 0: the largest of 1, 2, 4, 8 that divides its share",
+       .unit = "sequences",
+       .range = between(0, kLargestCount)},
+  };
+}
+
+std::vector<Option> zero_options(train::ZeroConfig& zero) {
+  return {
+      {.key = "zero.stage",
+       .target = &zero.stage,
+       .help = "what is sharded over dp: 1 optimizer, 2 and gradients, 3 and parameters",
+       .short_name = "zero",
+       .range = between(0, 3)},
+      {.key = "zero.bucket-mb",
+       .target = &zero.bucket_mb,
+       .help = "gradients are reduced in pieces of about this size",
+       .unit = "MiB",
+       .range = {.low = 0, .high = 65536, .open_low = true}},
+  };
+}
+
+std::vector<Option> precision_options(train::PrecisionConfig& precision) {
+  return {
+      {.key = "precision.compute",
+       .target = &precision.compute,
+       .help = "parameters and activations in forward and backward",
+       .words = {"fp32", "bf16"}},
+  };
+}
+
+std::vector<Option> optim_options(optim::OptimConfig& optim) {
+  return {
+      {.key = "optim.lr", .target = &optim.lr, .help = "peak learning rate", .range = at_least(0)},
+      {.key = "optim.beta1",
+       .target = &optim.beta1,
+       .help = "decay of the first moment",
+       .range = from_below(0, 1)},
+      {.key = "optim.beta2",
+       .target = &optim.beta2,
+       .help = "decay of the second moment",
+       .range = from_below(0, 1)},
+      {.key = "optim.eps",
+       .target = &optim.eps,
+       .help = "added to the root of the second moment",
+       .range = above(0)},
+      {.key = "optim.weight-decay",
+       .target = &optim.weight_decay,
+       .help = "decoupled decay of matrices",
+       .range = at_least(0)},
+      {.key = "optim.clip",
+       .target = &optim.clip,
+       .help = "largest norm of the gradient; 0: no clipping",
+       .range = at_least(0)},
+  };
+}
+
+std::vector<Option> schedule_options(optim::ScheduleConfig& schedule) {
+  return {
+      {.key = "schedule.kind",
+       .target = &schedule.kind,
+       .help = "course of the learning rate (warmup-lr: DeepSpeed's WarmupLR)",
+       .words = {"constant", "linear", "cosine", "wsd", "warmup-lr"}},
+      {.key = "schedule.warmup",
+       .target = &schedule.warmup,
+       .help = "length of the warm-up",
+       .unit = "updates",
+       .range = between(0, 1e12)},
+      {.key = "schedule.min-lr",
+       .target = &schedule.min_lr,
+       .help = "where linear, cosine and wsd end, and warmup-lr starts",
+       .range = at_least(0)},
+      {.key = "schedule.decay-steps",
+       .target = &schedule.decay_steps,
+       .help = "wsd: length of the final decay; 0: a tenth of the run",
+       .unit = "updates",
+       .range = between(0, 1e12)},
+      {.key = "schedule.warmup-type",
+       .target = &schedule.warmup_type,
+       .help = "course of warmup-lr",
+       .words = {"linear", "log"}},
+  };
+}
+
+std::vector<Option> checkpoint_options(train::CheckpointConfig& checkpoint) {
+  return {
+      {.key = "checkpoint.every",
+       .target = &checkpoint.every,
+       .help = "a checkpoint every so many steps; 0: only at the end",
+       .unit = "steps",
+       .range = at_least(0)},
+      {.key = "checkpoint.keep",
+       .target = &checkpoint.keep,
+       .help = "newest checkpoints that stay; 0: all",
+       .unit = "files",
+       .range = at_least(0)},
+      {.key = "checkpoint.async",
+       .target = &checkpoint.asynchronous,
+       .help = "write beside the training steps"},
+      {.key = "checkpoint.io-hint",
+       .target = &checkpoint.io_hints,
+       .help = "hints for MPI-IO",
+       .value_name = "KEY=VALUE..."},
+  };
+}
+
+}  // namespace
+
+std::vector<Option> config_options(train::Config& config) {
+  std::vector<Option> all;
+  for (auto& section : {run_options(config.run), model_options(config.model), data_options(config.data),
+                        mesh_options(config.mesh), batch_options(config.batch), zero_options(config.zero),
+                        precision_options(config.precision), optim_options(config.optim),
+                        schedule_options(config.schedule), checkpoint_options(config.checkpoint)})
+    all.insert(all.end(), section.begin(), section.end());
+  return all;
+}
+
+std::optional<std::string> later_key(std::string_view key) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 13> later{{
+      {"model.from", "import of models"},
+      {"zero.shard", "hybrid sharding"},
+      {"zero.offload", "offload to the host"},
+      {"zero.prefetch", "sharded parameters"},
+      {"pipeline.", "pipeline schedules"},
+      {"context.", "context parallelism"},
+      {"precision.reduce", "choice of the reduction's type (it is fp32)"},
+      {"precision.loss-scale", "fp16 and no loss scaling"},
+      {"recompute.", "recomputation of activations"},
+      {"lora.", "LoRA"},
+      {"checkpoint.local-dir", "node-local checkpoints"},
+      {"hook.", "gradient compression"},
+      {"watch.", "watchdog"},
+  }};
+  for (const auto& [begin, what] : later) {
+    const bool is_section_or_family = begin.ends_with('.') || begin == "precision.loss-scale";
+    if (is_section_or_family ? key.starts_with(begin) : key == begin)
+      return "this version of cartan has no " + std::string(what);
+  }
+  return std::nullopt;
+}
+
+std::string_view section_of(std::string_view key) {
+  const std::size_t dot = key.find('.');
+  return dot == std::string_view::npos ? std::string_view() : key.substr(0, dot);
+}
+
+}  // namespace cartan::cli

@@ -1,0 +1,93 @@
+// `cartan tokenize`: text to token files.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include "cartan/core/text.hpp"
+#include "cartan/data/tokenize.hpp"
+#include "cli/command.hpp"
+
+namespace cartan::cli {
+namespace {
+
+/// One line on a terminal that is written over, ten times a second at most; nothing in a log.
+class ProgressLine {
+ public:
+  void show(const data::TokenizeCounts& counts) {
+    using namespace std::chrono_literals;
+    const auto now = std::chrono::steady_clock::now();
+    if (!is_terminal_ || now - last_ < 100ms) return;
+    last_ = now;
+    const double percent = 100.0 * static_cast<double>(counts.bytes) /
+                           static_cast<double>(std::max<Index>(1, counts.total_bytes));
+    fmt::print(stderr, "\r{:5.1f} %  {} documents, {} tokens\x1b[K", percent, counts.documents,
+               format_count(static_cast<std::uint64_t>(counts.tokens)));
+    is_shown_ = true;
+  }
+  ~ProgressLine() {
+    if (is_shown_) std::fputs("\r\x1b[K", stderr);
+  }
+
+ private:
+  const bool is_terminal_ = isatty(STDERR_FILENO) == 1;
+  bool is_shown_ = false;
+  std::chrono::steady_clock::time_point last_{};
+};
+
+class Tokenize : public Command {
+ public:
+  CommandSpec spec() override {
+    return {
+        .name = "tokenize",
+        .sentence = "turn text files, folders and JSON lines into token files for data.train",
+        .usage = "--input PATH... --output PREFIX [--tokenizer byte] [--json-key NAME]",
+        .examples = {"cartan tokenize --input docs src --output corpus",
+                     "cartan tokenize --input wiki.jsonl --json-key text --output data/wiki"},
+        .uses = {"data.tokenizer", "data.json-key"},
+        .options =
+            {{.key = "input",
+              .target = &inputs_,
+              .help = "text files, folders (all text files in them), .jsonl files with one document a line",
+              .value_name = "PATH...",
+              .is_required = true},
+             {.key = "output",
+              .target = &output_,
+              .help = "PREFIX.bin and PREFIX.idx are written",
+              .value_name = "PREFIX",
+              .is_required = true}},
+        .short_names = {{"tokenizer", "data.tokenizer"}, {"json-key", "data.json-key"}},
+        .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::missing_input,
+                       ExitCode::io, ExitCode::configuration}};
+  }
+
+  int run(Parsed& parsed, comm::Session*) override {
+    if (inputs_.empty())
+      throw UsageError("cartan tokenize needs --input PATH... (see cartan tokenize --help)");
+    const auto tokenizer = data::make_tokenizer(parsed.config.data.tokenizer);
+    data::TokenizeCounts counts;
+    {
+      ProgressLine line;
+      data::TokenizeOptions options;
+      options.json_key = parsed.config.data.json_key;
+      options.progress = [&](const data::TokenizeCounts& now) { line.show(now); };
+      counts = data::tokenize_files(inputs_, output_, *tokenizer, options);
+    }
+    fmt::print("{0}.bin, {0}.idx: {1} documents, {2} tokens from {3} files ({4})\n", output_,
+               counts.documents, counts.tokens, counts.files,
+               format_bytes(static_cast<std::uint64_t>(counts.total_bytes)));
+    if (counts.binary_files > 0) fmt::print("skipped {} binary files\n", counts.binary_files);
+    if (counts.empty_texts > 0) fmt::print("skipped {} empty texts\n", counts.empty_texts);
+    return 0;
+  }
+
+ private:
+  std::vector<std::string> inputs_;
+  std::string output_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_tokenize() { return std::make_unique<Tokenize>(); }
+
+}  // namespace cartan::cli

@@ -1,0 +1,38 @@
+// `cartan train`: train or go on training.
+#include "cartan/train/trainer.hpp"
+
+#include "cli/command.hpp"
+
+namespace cartan::cli {
+namespace {
+
+class Train : public Command {
+ public:
+  CommandSpec spec() override {
+    return {.name = "train",
+            .sentence = "train a model; resumes by itself from the newest good checkpoint of run.dir",
+            .usage = "[--config FILE]... [--section.name VALUE]...",
+            .examples = {"mpirun -n 4 cartan train --config examples/quickstart.ini",
+                         "srun --mpi=pmix cartan train --config run.ini --steps 2000 --run.dir runs/long"},
+            .uses = {"run", "model", "data", "mesh", "batch", "zero", "precision", "optim", "schedule",
+                     "checkpoint"},
+            .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::missing_input,
+                           ExitCode::internal, ExitCode::environment, ExitCode::io, ExitCode::stopped_early,
+                           ExitCode::configuration, ExitCode::diverged, ExitCode::peer}};
+  }
+  bool needs_mpi() const override { return true; }
+
+  int run(Parsed& parsed, comm::Session* session) override {
+    resolve(parsed, session->world_size());
+    if (parsed.config.run.threads == 0) parsed.config.run.threads = session->threads_of_rank();
+    comm::Mesh mesh(*session, parsed.config.mesh);
+    return static_cast<int>(
+        train::run_training(parsed.config, to_ini(parsed.config, parsed.sources), *session, mesh));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_train() { return std::make_unique<Train>(); }
+
+}  // namespace cartan::cli
