@@ -22,8 +22,6 @@ endfunction()
 
 cartan_header_version(onednn_version ${onednn_INCLUDE_DIR}/oneapi/dnnl/dnnl_version.h DNNL_VERSION_MAJOR
                       DNNL_VERSION_MINOR DNNL_VERSION_PATCH)
-file(STRINGS ${libxsmm_INCLUDE_DIR}/libxsmm_config.h libxsmm_version REGEX "define LIBXSMM_CONFIG_VERSION ")
-string(REGEX MATCH "[0-9.]+" libxsmm_version "${libxsmm_version}")
 
 message(STATUS "")
 message(STATUS "cartan ${PROJECT_VERSION}, ${CMAKE_BUILD_TYPE}")
@@ -31,9 +29,11 @@ cartan_report(compiler "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} (
 cartan_report(MPI "${MPI_CXX_VERSION} standard, ${MPIEXEC_EXECUTABLE}")
 cartan_report(HDF5 "${HDF5_VERSION}, parallel")
 cartan_report(oneDNN "${onednn_version} (${onednn_LIBRARY})")
-cartan_report(libxsmm "${libxsmm_version} (${libxsmm_LIBRARY})")
+cartan_report(libxsmm "${libxsmm_LIBRARY}")
 cartan_report(CUDA "${CARTAN_CUDA_STATE}")
 cartan_report(NCCL "${CARTAN_NCCL_STATE}")
-cartan_report(sanitizers "${CARTAN_SANITIZE}")
+if(CARTAN_SANITIZE)
+  cartan_report(sanitizers ${CARTAN_SANITIZE})
+endif()
 cartan_report(tests "${CARTAN_TESTS}, benchmarks ${CARTAN_BENCHMARKS}, warnings are errors: ${CARTAN_WERROR}")
 message(STATUS "")

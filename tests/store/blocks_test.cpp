@@ -1,0 +1,117 @@
+#include "store/blocks.hpp"
+
+#include <gmock/gmock.h>
+
+#include "checkpoint_data.hpp"
+#include "store/shares.hpp"
+
+namespace cartan::store {
+namespace {
+
+using cartan::testing::message_of;
+
+const std::vector<TensorInfo> kTensors{{"m/a", DType::f32, {65536}},  // one block
+                                       {"m/empty", DType::f32, {3, 0}},
+                                       {"m/b", DType::bf16, {131073}},  // one block and 2 bytes
+                                       {"m/c", DType::f32, {}}};
+
+TEST(BlockTable, NumbersBlocksThroughAllTensors) {
+  const BlockTable table(kTensors);
+  EXPECT_EQ(table.blocks(), 4);
+  EXPECT_EQ(table.total_bytes(), 262144u + 262146u + 4u);
+  EXPECT_EQ(table.first_block(2), 1);
+  EXPECT_EQ(table.block(1).tensor, 2u);
+  EXPECT_EQ(table.block(1).bytes, kBlockBytes);
+  EXPECT_EQ(table.block(2).bytes, 2u);
+  EXPECT_EQ(table.block(3).begin, 524290u);
+  EXPECT_EQ(table.block_begin(4), table.total_bytes());
+}
+
+TEST(BlockTable, HasNoBlocksWithoutElements) {
+  EXPECT_EQ(BlockTable({}).blocks(), 0);
+  const std::vector<TensorInfo> empty{{"m/a", DType::f32, {0}}};
+  EXPECT_EQ(BlockTable(empty).blocks(), 0);
+  EXPECT_EQ(BlockTable(empty).total_bytes(), 0u);
+}
+
+TEST(BlockTable, NamesElementsOfAPlace) {
+  const BlockTable table(kTensors);
+  EXPECT_EQ(name_range(kTensors, table, 262144 + 10, 4), "m/b, elements [5, 7)");
+  EXPECT_EQ(name_range(kTensors, table, 524290, 4), "m/c, elements [0, 1)");
+  EXPECT_EQ(name_range(kTensors, table, 0, 262144), "m/a, elements [0, 65536)");
+}
+
+TEST(BlockTable, RefusesListsThatCannotBeAFile) {
+  const auto refuse = [](std::vector<TensorInfo> tensors) {
+    return message_of<InternalError>([&] { BlockTable table(tensors); });
+  };
+  EXPECT_THAT(refuse({{"m/a", DType::f32, {1}}, {"m/a", DType::f32, {2}}}), ::testing::HasSubstr("m/a"));
+  EXPECT_THAT(refuse({{"top", DType::f32, {1}}}), ::testing::HasSubstr("top"));
+  for (const char* path : {"", "m//a", "/a", "m/", "m/../a", "m/a\n"}) refuse({{path, DType::f32, {1}}});
+  EXPECT_THAT(refuse({{"m/a", DType::f32, {2, -1}}}), ::testing::HasSubstr("-1"));
+  const Index large = Index{1} << 40;
+  EXPECT_THAT(refuse({{"m/a", DType::f32, {large, large}}}), ::testing::HasSubstr("too large"));
+}
+
+TEST(Shares, CutSlabsAtBlocks) {
+  const BlockTable table(kTensors);
+  std::vector<std::byte> memory(600000);
+  // Elements [1, 65536) of a: no whole block. All of b: a whole block and a short one. c.
+  const std::vector<Slab> slabs{{2, 0, 131073, memory.data()},
+                                {0, 1, 65535, memory.data()},
+                                {3, 0, 1, memory.data()},
+                                {1, 0, 0, nullptr}};
+  const Shares shares = split_slabs(kTensors, table, slabs);
+  ASSERT_EQ(shares.whole.size(), 2u);
+  EXPECT_EQ(shares.whole[0].first, 1);
+  EXPECT_EQ(shares.whole[0].count, 2);
+  EXPECT_EQ(shares.whole[1].first, 3);
+  ASSERT_EQ(shares.fragments.size(), 1u);
+  EXPECT_EQ(shares.fragments[0].begin, 4u);
+  EXPECT_EQ(shares.fragments[0].bytes, 262140u);
+}
+
+TEST(Shares, RefuseSlabsOutsideOfTheTensor) {
+  const BlockTable table(kTensors);
+  std::byte memory{};
+  for (const Slab& slab :
+       {Slab{9, 0, 1, &memory}, Slab{3, 0, 2, &memory}, Slab{3, -1, 1, &memory}, Slab{1, 0, 1, &memory}})
+    EXPECT_THROW(split_slabs(kTensors, table, std::span(&slab, 1)), InternalError);
+}
+
+TEST(Shares, OwnersCoverEveryBlockOnceOverAllRounds) {
+  const std::vector<TensorInfo> tensors{{"m/a", DType::f32, {65536 * 1500 + 1}}};  // no memory behind it
+  const BlockTable table(tensors);
+  for (const int ranks : {1, 2, 3, 7, 2000}) {
+    std::vector<int> seen(static_cast<std::size_t>(table.blocks()), 0);
+    for (Index round = 0; round < owner_rounds(table, ranks); ++round)
+      for (int rank = 0; rank < ranks; ++rank) {
+        const LeafRange owned = owned_blocks(table, rank, ranks, round);
+        EXPECT_LE(owned.end - owned.begin, kRoundBlocks);
+        for (Index block = owned.begin; block < owned.end; ++block) ++seen[static_cast<std::size_t>(block)];
+      }
+    EXPECT_THAT(seen, ::testing::Each(1)) << ranks;
+  }
+}
+
+TEST(Shares, AssemblingNamesWhatIsMissingOrDouble) {
+  const BlockTable table(kTensors);
+  std::vector<std::byte> memory(262144);
+  const auto assemble = [&](std::vector<Slab> slabs) {
+    Outgoing out;
+    for (const Slab& slab : slabs) {  // each slab from another rank
+      const Shares shares = split_slabs(kTensors, table, std::span(&slab, 1));
+      const auto bytes = pack_fragments(shares, table, 1, 0).bytes;
+      out.bytes.insert(out.bytes.end(), bytes.begin(), bytes.end());
+    }
+    return message_of<InternalError>([&] { AssembledBlocks(kTensors, table, {0, 4}, out.bytes); });
+  };
+  EXPECT_THAT(assemble({{0, 10, 65526, memory.data()}}), ::testing::StartsWith("m/a, elements [0, 10)"));
+  EXPECT_THAT(assemble({{0, 0, 100, memory.data()}}), ::testing::StartsWith("m/a, elements [100, 65536)"));
+  EXPECT_THAT(
+      assemble({{0, 0, 100, memory.data()}, {0, 90, 65446, memory.data()}}),
+      ::testing::AllOf(::testing::StartsWith("m/a, elements [90, 100)"), ::testing::HasSubstr("several")));
+}
+
+}  // namespace
+}  // namespace cartan::store
