@@ -18,6 +18,7 @@
 #include "cartan/core/error.hpp"
 #include "cartan/core/log.hpp"
 #include "cartan/core/text.hpp"
+#include "cartan/store/checkpoint.hpp"
 #include "cli/command.hpp"
 #include "cli/crash.hpp"
 #include "cli/help.hpp"
@@ -135,6 +136,7 @@ int run_command(Command& command, const std::vector<std::string>& words, int arg
   Parsed parsed = parse(spec, words);
   if (!command.needs_mpi()) return command.run(parsed, nullptr);
 
+  store::prepare_environment();
   comm::Session session(argc, argv);
   place = {session.rank(), session.world_size(), true};
   log::set_rank(place.rank, place.world_size);

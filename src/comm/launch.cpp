@@ -36,6 +36,10 @@ std::optional<int> fullest_node(const Environment& environment, const char* name
   return most;
 }
 
+constexpr const char* kHowToStart =
+    "start with `srun --mpi=pmix` (`srun --mpi=list` shows what this Slurm offers), or with this MPI's own "
+    "mpirun";
+
 }  // namespace
 
 std::optional<std::string> process_environment(const char* name) {
@@ -53,9 +57,17 @@ void refuse_singletons(const Environment& environment, int world_size) {
   const auto tasks = tasks_by_launcher(environment);
   if (!tasks || *tasks <= world_size) return;
   throw EnvironmentError(
-      "the launcher started {} tasks, but MPI sees {} of them, so each would train alone: start with `srun "
-      "--mpi=pmix` (`srun --mpi=list` shows what this Slurm offers), or with this MPI's own mpirun",
-      *tasks, world_size);
+      "the launcher started {} tasks, but MPI sees {} of them, so each would train alone: {}", *tasks,
+      world_size, kHowToStart);
+}
+
+void refuse_launch_without_pmi(const Environment& environment) {
+  const auto tasks = number_of(environment, "SLURM_STEP_NUM_TASKS");
+  if (!tasks || *tasks <= 1) return;
+  for (const char* name : {"PMIX_RANK", "PMIX_NAMESPACE", "PMI_RANK", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE"})
+    if (environment(name)) return;
+  throw EnvironmentError("srun started {} tasks without PMIx, so each would train alone: {}", *tasks,
+                         kHowToStart);
 }
 
 int expected_ranks_on_node(const Environment& environment) {

@@ -20,6 +20,11 @@ std::optional<int> tasks_by_launcher(const Environment& environment);
 /// Throws EnvironmentError if the launcher started more tasks than MPI sees: each rank would train alone.
 void refuse_singletons(const Environment& environment, int world_size);
 
+/// Throws EnvironmentError if srun started several tasks without telling them how to find each other (no PMIx
+/// or PMI variable). To be called before MPI starts: some builds of Open MPI end the process when they meet
+/// this.
+void refuse_launch_without_pmi(const Environment& environment);
+
 /// Ranks that will share this node, as far as is known before MPI starts; 1 if nothing is known.
 int expected_ranks_on_node(const Environment& environment);
 

@@ -80,6 +80,7 @@ Session::Session(int& argc, char**& argv) : state_(std::make_unique<State>()) {
   if (is_initialized()) {  // by the program around this one, which also finalizes it
     MPI_Query_thread(&s.thread_level);
   } else {
+    refuse_launch_without_pmi(process_environment);
     yield_where_crowded();
     if (MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &s.thread_level) != MPI_SUCCESS) {
       throw EnvironmentError("MPI does not start ({})", library_version());

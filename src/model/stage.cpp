@@ -225,8 +225,8 @@ void Stage::backward(const BatchView& batch, std::span<const UnitView> units,
                             s.row_loss.slice(0, tokens), work.d_out, head_gradient,
                             {slots, 0, head_gradient.plan}, s.ops(), s.stream());
   unit_done(units.size() - 1);
-  // Two buffers take turns as gradient of a block's output and of its input; the second one is the output of the
-  // forward pass, which nobody needs any more.
+  // Two buffers take turns as gradient of a block's output and of its input; the second one is the output of
+  // the forward pass, which nobody needs any more.
   Matrix dx = s.output.row_block(0, tokens);
   for (std::size_t i = s.blocks.size(); i-- > 0;) {
     BlockActivations saved = shrink(s.saved[i], tokens, s.config);
@@ -238,7 +238,8 @@ void Stage::backward(const BatchView& batch, std::span<const UnitView> units,
   }
   s.input_gradient = work.d_out;
   if (!s.has_embedding) return;
-  s.ops().embedding_backward(batch.tokens, work.d_out, batch.shape, s.config.vocab, units[0].gradient, s.stream());
+  s.ops().embedding_backward(batch.tokens, work.d_out, batch.shape, s.config.vocab, units[0].gradient,
+                             s.stream());
   unit_done(0);
 }
 

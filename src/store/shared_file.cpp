@@ -21,13 +21,7 @@ struct InfoTraits {
   static Raw null() { return MPI_INFO_NULL; }
   static void destroy(Raw info) noexcept { MPI_Info_free(&info); }
 };
-struct TypeTraits {
-  using Raw = MPI_Datatype;
-  static Raw null() { return MPI_DATATYPE_NULL; }
-  static void destroy(Raw type) noexcept { MPI_Type_free(&type); }
-};
 using Info = Handle<InfoTraits>;
-using Type = Handle<TypeTraits>;
 
 Info make_hints(const std::vector<std::string>& hints) {
   MPI_Info raw = MPI_INFO_NULL;
@@ -44,16 +38,6 @@ Info make_hints(const std::vector<std::string>& hints) {
               fmt::format("take the hint {}", hint));
   }
   return info;
-}
-
-Type make_type(const std::vector<int>& lengths, const std::vector<MPI_Aint>& places) {
-  MPI_Datatype raw = MPI_DATATYPE_NULL;
-  check_mpi(
-      MPI_Type_create_hindexed(narrow<int>(lengths.size()), lengths.data(), places.data(), MPI_BYTE, &raw),
-      "describe pieces of memory");
-  Type type(raw);
-  check_mpi(MPI_Type_commit(&raw), "describe pieces of memory");
-  return type;
 }
 
 class PlainFile final : public SharedFile {
@@ -78,36 +62,29 @@ class PlainFile final : public SharedFile {
 
 class MpiFile final : public SharedFile {
  public:
-  MpiFile(std::filesystem::path path, MPI_File file, Info hints)
-      : path_(std::move(path)), file_(file), hints_(std::move(hints)) {}
+  MpiFile(std::filesystem::path path, MPI_File file, comm::Communicator& comm)
+      : path_(std::move(path)), file_(file), comm_(comm) {}
 
   bool collective() const override { return true; }
 
   void write(std::span<const Piece> pieces) override {
-    std::vector<int> lengths;
-    std::vector<MPI_Aint> in_file, in_memory;
-    MPI_Count bytes = 0;
-    for (const Piece& piece : pieces) {
-      lengths.push_back(narrow<int>(piece.bytes));
-      in_file.push_back(static_cast<MPI_Aint>(piece.position));
-      in_memory.push_back(reinterpret_cast<MPI_Aint>(piece.data));
-      bytes += static_cast<MPI_Count>(piece.bytes);
+    const Index calls = comm_.max(static_cast<Index>(pieces.size()));
+    std::string reason;
+    // Every rank makes every call, one that has no more pieces, or cannot write them, for no bytes.
+    for (Index i = 0; i < calls; ++i) {
+      const bool has = reason.empty() && i < static_cast<Index>(pieces.size());
+      const Piece piece = has ? pieces[static_cast<std::size_t>(i)] : Piece{};
+      MPI_Status status{};
+      const int code = MPI_File_write_at_all(file_, static_cast<MPI_Offset>(piece.position), piece.data,
+                                             static_cast<int>(piece.bytes), MPI_BYTE, &status);
+      int done = 0;
+      if (code != MPI_SUCCESS)
+        reason = mpi_reason(code);
+      else if (has && MPI_Get_count(&status, MPI_BYTE, &done) == MPI_SUCCESS &&
+               done != narrow<int>(piece.bytes))
+        reason = fmt::format("{} of {} bytes were taken", done, piece.bytes);
     }
-    // Types of no bytes confuse MPI-IO, so a rank that has nothing says so by the count.
-    const Type view = pieces.empty() ? Type() : make_type(lengths, in_file);
-    const Type memory = pieces.empty() ? Type() : make_type(lengths, in_memory);
-    const MPI_Datatype file_type = pieces.empty() ? MPI_BYTE : view.get();
-    const MPI_Datatype memory_type = pieces.empty() ? MPI_BYTE : memory.get();
-    // Both calls are made whatever the first one says: the other ranks make them too.
-    const int viewed = MPI_File_set_view(file_, 0, MPI_BYTE, file_type, "native", hints_.get());
-    MPI_Status status{};
-    const int written =
-        MPI_File_write_at_all(file_, 0, MPI_BOTTOM, pieces.empty() ? 0 : 1, memory_type, &status);
-    for (const int code : {viewed, written})
-      if (code != MPI_SUCCESS) fail(pieces, mpi_reason(code));
-    MPI_Count done = 0;
-    check_mpi(MPI_Get_elements_x(&status, memory_type, &done), "count what was written");
-    if (done != bytes) fail(pieces, fmt::format("{} of {} bytes were taken", done, bytes));
+    if (!reason.empty()) fail(pieces, reason);
   }
 
   void sync_and_close() override {
@@ -127,7 +104,7 @@ class MpiFile final : public SharedFile {
 
   std::filesystem::path path_;
   MPI_File file_;
-  Info hints_;
+  comm::Communicator& comm_;
 };
 
 }  // namespace
@@ -146,7 +123,7 @@ std::unique_ptr<SharedFile> open_shared_file(const std::filesystem::path& path, 
   });
   // A rank that did open then keeps its handle: closing it is collective too.
   agreement.settle();
-  return std::make_unique<MpiFile>(path, file, std::move(hints));
+  return std::make_unique<MpiFile>(path, file, comm);
 }
 
 }  // namespace cartan::store

@@ -1,9 +1,11 @@
 // The file that the ranks of a group write together: collective MPI-IO, or plain writes where the group is
 // one rank.
 //
-// Pieces are whole blocks or runs of them, large and owned by one rank each, so MPI-IO is told not to gather
-// them on a few ranks first (romio_cb_write): that would copy every byte once more, and in ROMIO a rank that
-// fails in the middle of a gathered write leaves the others waiting.
+// Pieces are runs of whole blocks, large and owned by one rank each, so MPI-IO is told not to gather them on
+// a few ranks first (romio_cb_write): that would copy every byte once more, and in ROMIO a rank that fails in
+// the middle of a gathered write leaves the others waiting. Each piece is a call of its own, on plain bytes:
+// to write many by one call takes derived datatypes, and after a failed write ROMIO 3.2.1 confuses those with
+// later ones and writes to wrong places.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +30,7 @@ struct Piece {
 class SharedFile {
  public:
   virtual ~SharedFile() = default;
-  /// Writes pieces sorted by position, possibly none, less than 2 GiB in all (MPI counts are int).
+  /// Writes pieces sorted by position, possibly none, each less than 2 GiB (MPI counts are int).
   /// Collective. Throws IoError on the rank whose bytes could not be written.
   virtual void write(std::span<const Piece> pieces) = 0;
   /// Brings everything to disk and closes; to be called even if the file is going to be thrown away.

@@ -39,6 +39,7 @@ class Run {
         dir_(config.run.dir),
         sources_(data::open_sources(config.data, config.model.vocab)),
         device_(device::make_device(device::device_kind_from_name(config.run.device), {config.run.threads})),
+        matmul_rate_(measure_matmul_rate(*device_, dtype_from_name(config.precision.compute), mesh.world())),
         engine_(config, *device_, mesh.data_plane(),
                 session.thread_multiple() && mesh.data_plane().size() > 1) {}
 
@@ -64,12 +65,12 @@ class Run {
   std::filesystem::path dir_;
   data::DataSources sources_;
   std::unique_ptr<device::Device> device_;
+  double matmul_rate_;  ///< measured before the engine takes its memory
   Engine engine_;
   std::unique_ptr<store::AsyncWriter> async_;
   RunState state_;
   RunState saved_;  ///< of the newest checkpoint
   SignalWatch signals_;
-  double matmul_rate_ = 0;
   std::array<double, 5> phase_seconds_{};  ///< data, compute, exposed, optimizer, checkpoint
 };
 
@@ -270,7 +271,6 @@ ExitCode Run::execute() {
                 store::checkpoint_path(dir_, state_.step).string());
     return ExitCode::done;
   }
-  matmul_rate_ = measure_matmul_rate(*device_, dtype_from_name(config_.precision.compute), mesh_.world());
   banner();
   if (config_.checkpoint.asynchronous) {
     if (session_.thread_multiple())

@@ -31,6 +31,18 @@ TEST(Launch, SrunThatStartsSingletonsIsRefusedWithTheHint) {
   EXPECT_NO_THROW(refuse_singletons(srun, 4));
 }
 
+TEST(Launch, SrunWithoutPmixIsRefusedBeforeMpiStarts) {
+  const std::map<std::string, std::string> srun{{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "1"}};
+  EXPECT_THROW(refuse_launch_without_pmi(pretend(srun)), EnvironmentError);
+  for (const char* name : {"PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_SIZE"}) {
+    auto with = srun;
+    with.emplace(name, "1");
+    EXPECT_NO_THROW(refuse_launch_without_pmi(pretend(with))) << name;
+  }
+  EXPECT_NO_THROW(refuse_launch_without_pmi(pretend({{"SLURM_STEP_NUM_TASKS", "1"}})));
+  EXPECT_NO_THROW(refuse_launch_without_pmi(pretend({{"SLURM_NTASKS", "4"}})));
+}
+
 TEST(Launch, PmiSizeBeyondTheWorldIsRefused) {
   EXPECT_THROW(refuse_singletons(pretend({{"PMI_SIZE", "2"}}), 1), EnvironmentError);
   EXPECT_NO_THROW(refuse_singletons(pretend({{"PMI_SIZE", "2"}}), 2));

@@ -19,7 +19,11 @@ namespace cartan::testing {
 class ScratchFolder {
  public:
   ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "cartan-store-XXXXXX").string();
+    // In memory where that is possible: a test of many saves would wait for the disk most of the time.
+    const std::filesystem::path shared = "/dev/shm", where = ::access(shared.c_str(), W_OK) == 0
+                                                                 ? shared
+                                                                 : std::filesystem::temp_directory_path();
+    std::string name = (where / "cartan-store-XXXXXX").string();
     path_ = ::mkdtemp(name.data());
   }
   ~ScratchFolder() {

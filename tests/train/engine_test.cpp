@@ -190,7 +190,8 @@ TEST(Engine, DirectionalDerivativesMatchFourthOrderDifferences) {
       // Along each parameter's own gradient the loss changes by its squared norm.
       const double norm = testing::distance(slope, slope).norm;
       ASSERT_GT(norm, 0) << name;
-      const double h = 0.02 / norm * std::clamp(testing::distance(start.at(name), start.at(name)).norm, 0.1, 1.0);
+      const double h =
+          0.02 / norm * std::clamp(testing::distance(start.at(name), start.at(name)).norm, 0.1, 1.0);
       const auto loss_at = [&](double step) {
         auto moved = start;
         for (std::size_t i = 0; i < slope.size(); ++i)

@@ -30,8 +30,8 @@ class Session {
   int node_rank() const;  ///< among the ranks of this host
   int ranks_on_node() const;
   std::string host() const;
-  /// Threads that this rank may use without crowding the others: the CPUs of its affinity mask where the launcher
-  /// bound the ranks, else its share of the node's.
+  /// Threads that this rank may use without crowding the others: the CPUs of its affinity mask where the
+  /// launcher bound the ranks, else its share of the node's.
   int threads_of_rank() const;
   /// Whether MPI may be called from several threads at once (communication on a stream of its own,
   /// asynchronous saves).

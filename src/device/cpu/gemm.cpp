@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <dnnl.hpp>
+#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -101,7 +102,11 @@ struct Gemm::Implementation {
     return round_up(cols, panel_cols) * round_up(depth, kPadRows);
   }
 
+  /// One at a time in the whole process: threads that ask for the same shape get one object from oneDNN's own
+  /// cache, whose locks a thread sanitizer does not see.
   Primitive make(const Shape& s) const {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
     const Type type = s.bf16 ? Type::bf16 : Type::f32;
     const auto strided = [&](Index rows, Index cols, Index stride, bool transposed) {
       return Memory::desc({rows, cols}, type, transposed ? Memory::dims{1, stride} : Memory::dims{stride, 1});

@@ -20,7 +20,7 @@ float row_maximum(const float* x, Index cols) {
   VF largest = lowest;
   Index i = 0;
   for (; i + lanes() <= cols; i += lanes()) largest = hn::Max(largest, load_full(x + i));
-  HWY_ALIGN float buffer[HWY_MAX_BYTES / sizeof(float)];
+  HWY_ALIGN float buffer[kMaxLanes];
   hn::Store(largest, F(), buffer);
   float maximum = buffer[0];
   for (Index j = 1; j < lanes(); ++j) maximum = std::fmax(maximum, buffer[j]);
@@ -43,7 +43,7 @@ float sum_of_exp(const float* x, Index cols, float maximum) {
   for (; i + n <= cols; i += n) sums[0] = hn::Add(sums[0], exp_of(hn::Sub(load_full(x + i), shift)));
   float sum = sum_lanes(hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3])));
   if (i < cols) {
-    HWY_ALIGN float buffer[HWY_MAX_BYTES / sizeof(float)];
+    HWY_ALIGN float buffer[kMaxLanes];
     hn::Store(exp_of(hn::Sub(load(x + i, cols - i), shift)), F(), buffer);
     for (Index j = 0; j < cols - i; ++j) sum += buffer[j];
   }

@@ -24,6 +24,10 @@ using VF = hn::Vec<F>;
 /// Bits of a bf16 number.
 using B16 = std::uint16_t;
 
+/// Room for the floats of one vector. (At least 16, or GCC warns about sizes that cannot occur with short
+/// vectors.)
+inline constexpr std::size_t kMaxLanes = HWY_MAX(HWY_MAX_BYTES / sizeof(float), 16);
+
 HWY_INLINE Index lanes() { return static_cast<Index>(hn::Lanes(F())); }
 
 HWY_INLINE VF load_full(const float* p) { return hn::LoadU(F(), p); }
@@ -53,7 +57,7 @@ HWY_INLINE void store_full(VF v, B16* p) {
 template <class T>
 HWY_INLINE VF load(const T* p, Index left) {
   if (left >= lanes()) return load_full(p);
-  HWY_ALIGN T buffer[HWY_MAX_BYTES / sizeof(float)] = {};
+  HWY_ALIGN T buffer[kMaxLanes] = {};
   std::memcpy(buffer, p, static_cast<std::size_t>(left) * sizeof(T));
   return load_full(buffer);
 }
@@ -61,14 +65,14 @@ HWY_INLINE VF load(const T* p, Index left) {
 template <class T>
 HWY_INLINE void store(VF v, T* p, Index left) {
   if (left >= lanes()) return store_full(v, p);
-  HWY_ALIGN T buffer[HWY_MAX_BYTES / sizeof(float)];
+  HWY_ALIGN T buffer[kMaxLanes];
   store_full(v, buffer);
   std::memcpy(p, buffer, static_cast<std::size_t>(left) * sizeof(T));
 }
 
 /// Sum of the lanes, left to right.
 HWY_INLINE float sum_lanes(VF v) {
-  HWY_ALIGN float buffer[HWY_MAX_BYTES / sizeof(float)];
+  HWY_ALIGN float buffer[kMaxLanes];
   hn::Store(v, F(), buffer);
   float sum = buffer[0];
   for (Index i = 1; i < lanes(); ++i) sum += buffer[i];

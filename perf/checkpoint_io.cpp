@@ -1,0 +1,216 @@
+// Checkpoint writing against the file system: a Llama-like model's parameters and moments (about 1 GiB in
+// all) written
+//   raw      by plain writes, each rank one contiguous part of a file (what the disk can do),
+//   cartan   by store::write_checkpoint, with ranks that each hold a part of every unit (as ZeRO does),
+//   HDF5     by one collective H5Dwrite a tensor over the same parts (what HDF5 itself offers),
+// all with fsync. They take turns; medians over repetitions are compared.
+//   mpirun -n 4 checkpoint_io_benchmark FOLDER [layers] [repetitions]
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <hdf5.h>
+#include <mpi.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <vector>
+
+#include "cartan/comm/session.hpp"
+#include "cartan/core/text.hpp"
+#include "cartan/core/version.hpp"
+#include "cartan/store/checkpoint.hpp"
+
+namespace cartan::store {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr Index kHidden = 768, kFfn = 2048, kVocabulary = 8192;
+
+/// The parameters of a unit (embedding, each block, head); a rank holds a contiguous part of each unit.
+std::vector<std::vector<TensorInfo>> make_units(int layers) {
+  std::vector<std::vector<TensorInfo>> units{{{"embed", DType::f32, {kVocabulary, kHidden}}}};
+  for (int i = 0; i < layers; ++i) {
+    const std::string layer = fmt::format("layers.{}.", i);
+    units.push_back({{layer + "attention_norm", DType::f32, {kHidden}},
+                     {layer + "q", DType::f32, {kHidden, kHidden}},
+                     {layer + "k", DType::f32, {kHidden / 3, kHidden}},
+                     {layer + "v", DType::f32, {kHidden / 3, kHidden}},
+                     {layer + "o", DType::f32, {kHidden, kHidden}},
+                     {layer + "ffn_norm", DType::f32, {kHidden}},
+                     {layer + "gate", DType::f32, {kFfn, kHidden}},
+                     {layer + "up", DType::f32, {kFfn, kHidden}},
+                     {layer + "down", DType::f32, {kHidden, kFfn}}});
+  }
+  units.push_back({{"norm", DType::f32, {kHidden}}, {"head", DType::f32, {kVocabulary, kHidden}}});
+  return units;
+}
+
+/// What one rank writes.
+struct Load {
+  std::vector<TensorInfo> tensors;
+  std::vector<Slab> slabs;
+  std::vector<float> memory;
+  std::size_t total_bytes = 0;
+};
+
+Load make_load(int layers, int rank, int ranks) {
+  Load load;
+  for (const char* kind : {"model/", "optimizer/exp_avg/", "optimizer/exp_avg_sq/"})
+    for (const auto& unit : make_units(layers)) {
+      Index elements = 0, at = 0;
+      for (const TensorInfo& tensor : unit) elements += tensor.elements();
+      const LeafRange part = leaf_range(elements, rank, ranks);
+      for (const TensorInfo& tensor : unit) {
+        const Index first = std::max(part.begin - at, Index{0});
+        const Index end = std::min(part.end - at, tensor.elements());
+        if (first < end) load.slabs.push_back({load.tensors.size(), first, end - first, nullptr});
+        load.tensors.push_back({kind + tensor.path, tensor.dtype, tensor.shape});
+        at += tensor.elements();
+      }
+      load.total_bytes += static_cast<std::size_t>(elements) * sizeof(float);
+    }
+  Index mine = 0;
+  for (const Slab& slab : load.slabs) mine += slab.count;
+  load.memory.resize(static_cast<std::size_t>(mine));
+  for (std::size_t i = 0; i < load.memory.size(); ++i)
+    load.memory[i] = static_cast<float>((i * 2654435761u + static_cast<std::size_t>(rank)) % 1000003);
+  float* next = load.memory.data();
+  for (Slab& slab : load.slabs) {
+    slab.data = next;
+    next += slab.count;
+  }
+  return load;
+}
+
+void require(bool good, const char* what) {
+  if (!good) throw IoError("cannot {}", what);
+}
+
+void write_raw(const std::filesystem::path& path, const Load& load, comm::Communicator& comm) {
+  if (comm.rank() == 0) ::close(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666));
+  comm.barrier();
+  const int fd = ::open(path.c_str(), O_WRONLY);
+  const auto* data = reinterpret_cast<const char*>(load.memory.data());
+  const std::size_t bytes = load.memory.size() * sizeof(float);
+  const std::size_t begin =
+      load.total_bytes / static_cast<std::size_t>(comm.size()) * static_cast<std::size_t>(comm.rank());
+  for (std::size_t done = 0; done < bytes;) {
+    const ssize_t now = ::pwrite(fd, data + done, bytes - done, static_cast<off_t>(begin + done));
+    require(now > 0, "write the raw file");
+    done += static_cast<std::size_t>(now);
+  }
+  require(::fsync(fd) == 0 && ::close(fd) == 0, "sync the raw file");
+  comm.barrier();
+}
+
+void write_cartan(const std::filesystem::path& path, const Load& load, comm::Communicator& comm) {
+  write_checkpoint(path, {{"step", 1}}, load.tensors, load.slabs, comm, {});
+}
+
+/// One-dimensional datasets: a range of elements is no hyperslab of a matrix.
+void write_hdf5(const std::filesystem::path& path, const Load& load, comm::Communicator& comm) {
+  const hid_t access = H5Pcreate(H5P_FILE_ACCESS), creation = H5Pcreate(H5P_DATASET_CREATE);
+  const hid_t links = H5Pcreate(H5P_LINK_CREATE), transfer = H5Pcreate(H5P_DATASET_XFER);
+  H5Pset_fapl_mpio(access, MPI_COMM_WORLD, MPI_INFO_NULL);
+  H5Pset_coll_metadata_write(access, true);
+  H5Pset_alloc_time(creation, H5D_ALLOC_TIME_EARLY);
+  H5Pset_fill_time(creation, H5D_FILL_TIME_NEVER);
+  H5Pset_create_intermediate_group(links, 1);
+  H5Pset_dxpl_mpio(transfer, H5FD_MPIO_COLLECTIVE);
+  const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
+  require(file >= 0, "make the HDF5 file");
+  auto slab = load.slabs.begin();
+  for (std::size_t i = 0; i < load.tensors.size(); ++i) {
+    const hsize_t elements = static_cast<hsize_t>(load.tensors[i].elements());
+    const bool has = slab != load.slabs.end() && slab->tensor == i;
+    const hsize_t first = has ? static_cast<hsize_t>(slab->first) : 0,
+                  count = has ? static_cast<hsize_t>(slab->count) : 0;
+    const hid_t in_file = H5Screate_simple(1, &elements, nullptr);
+    const hid_t in_memory = H5Screate_simple(1, &count, nullptr);
+    if (has)
+      H5Sselect_hyperslab(in_file, H5S_SELECT_SET, &first, nullptr, &count, nullptr);
+    else
+      H5Sselect_none(in_file);
+    const hid_t dataset =
+        H5Dcreate2(file, load.tensors[i].path.c_str(), H5T_IEEE_F32LE, in_file, links, creation, H5P_DEFAULT);
+    require(H5Dwrite(dataset, H5T_NATIVE_FLOAT, in_memory, in_file, transfer,
+                     has ? slab->data : load.memory.data()) >= 0,
+            "write a dataset");
+    if (has) ++slab;
+    H5Dclose(dataset);
+    H5Sclose(in_memory);
+    H5Sclose(in_file);
+  }
+  require(H5Fflush(file, H5F_SCOPE_GLOBAL) >= 0 && H5Fclose(file) >= 0, "finish the HDF5 file");
+  for (const hid_t list : {access, creation, links, transfer}) H5Pclose(list);
+  comm.barrier();
+}
+
+struct Contender {
+  const char* name;
+  void (*write)(const std::filesystem::path&, const Load&, comm::Communicator&);
+  std::vector<double> seconds{};
+};
+
+double quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
+}
+
+void run(comm::Session& session, const std::filesystem::path& folder, int layers, int repetitions) {
+  comm::Mesh mesh(session, {});
+  comm::Communicator& comm = mesh.world();
+  const Load load = make_load(layers, comm.rank(), comm.size());
+  const auto path = folder / "checkpoint-io-benchmark.h5";
+  std::vector<Contender> contenders{{"raw", write_raw}, {"cartan", write_cartan}, {"HDF5", write_hdf5}};
+  for (int repetition = -1; repetition < repetitions; ++repetition)  // the first one warms up
+    for (Contender& contender : contenders) {
+      if (comm.rank() == 0) std::filesystem::remove(path);
+      comm.barrier();
+      const auto start = Clock::now();
+      contender.write(path, load, comm);
+      const std::chrono::duration<double> elapsed = Clock::now() - start;
+      const double slowest =
+          static_cast<double>(comm.max(static_cast<std::int64_t>(elapsed.count() * 1e9))) / 1e9;
+      if (repetition >= 0) contender.seconds.push_back(slowest);
+      if (repetition < 0 && contender.write == write_cartan && comm.rank() == 0)
+        CheckpointReader(path).verify();
+    }
+  if (comm.rank() != 0) return;
+  std::filesystem::remove(path);
+  fmt::print("cartan {}, {}, {} ranks on {}, {} in {} tensors to {}\n", version(),
+             comm::Session::library_version(), comm.size(), session.host(), format_bytes(load.total_bytes),
+             load.tensors.size(), folder.string());
+  fmt::print("{:<8} {:>10} {:>10} {:>10} {:>12}\n", "", "median s", "best s", "GB/s", "of raw");
+  const double raw = quantile(contenders[0].seconds, 0.5);
+  for (const Contender& contender : contenders) {
+    const double median = quantile(contender.seconds, 0.5);
+    fmt::print("{:<8} {:>10.3f} {:>10.3f} {:>10.2f} {:>10.0f} %\n", contender.name, median,
+               quantile(contender.seconds, 0), static_cast<double>(load.total_bytes) / median / 1e9,
+               100 * raw / median);
+  }
+}
+
+}  // namespace
+}  // namespace cartan::store
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "usage: mpirun -n 4 checkpoint_io_benchmark FOLDER [layers] [repetitions]\n");
+    return 64;
+  }
+  try {
+    cartan::store::prepare_environment();
+    cartan::comm::Session session(argc, argv);
+    cartan::store::run(session, argv[1], argc > 2 ? std::atoi(argv[2]) : 12,
+                       argc > 3 ? std::atoi(argv[3]) : 9);
+    return 0;
+  } catch (const cartan::Error& error) {
+    std::fprintf(stderr, "checkpoint_io_benchmark: %s\n", error.what());
+    cartan::comm::Session::abort(static_cast<int>(error.code()));
+  }
+}
