@@ -32,7 +32,7 @@ shape_options() {
   case $1 in
     10m) echo "--model.preset 10m --seq 256 --batch.global 8 --batch.micro 8" ;;
     10m-long) echo "--model.preset 10m --seq 8192 --batch.global 1 --batch.micro 1" ;;
-    smollm2-135m) echo "--model.preset smollm2-135m --seq 512 --batch.global 2 --batch.micro 2" ;;
+    smollm2-135m) echo "--model.preset smollm2-135m --seq 512 --batch.global 2 --batch.micro 2 --recompute.policy mlp" ;;
     *) echo "compare_torch.sh: unknown shape '$1'" >&2 && exit 64 ;;
   esac
 }

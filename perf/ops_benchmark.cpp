@@ -250,12 +250,21 @@ BENCHMARK(rmsnorm_backward)->Apply(row_shapes);
 
 void rope(benchmark::State& state) {
   const Rows r(state);
-  const Array x = r.make(), cosines(DType::f32, r.tokens * 16), sines(DType::f32, r.tokens * 16);
+  constexpr Index kAngles = 16;
+  const Array x = r.make();
+  std::vector<float> cosines, sines;
   std::vector<std::int32_t> positions;
-  for (Index t = 0; t < r.tokens; ++t) positions.push_back(static_cast<std::int32_t>(t));
+  for (Index t = 0; t < r.tokens; ++t) {
+    positions.push_back(static_cast<std::int32_t>(t));
+    for (Index i = 0; i < kAngles; ++i) {
+      cosines.push_back(std::cos(static_cast<float>(t * (i + 1))));
+      sines.push_back(std::sin(static_cast<float>(t * (i + 1))));
+    }
+  }
+  const ConstMatrix c(cosines.data(), DType::f32, r.tokens, kAngles, kAngles);
+  const ConstMatrix s(sines.data(), DType::f32, r.tokens, kAngles, kAngles);
   measure(state, "GB/s", r.bytes(2), [&](Ops& ops, Stream& stream) {
-    ops.rope(x.matrix(r.tokens, r.cols), 32, positions, cosines.matrix(r.tokens, 16),
-             sines.matrix(r.tokens, 16), false, stream);
+    ops.rope(x.matrix(r.tokens, r.cols), 2 * kAngles, positions, c, s, false, stream);
   });
 }
 BENCHMARK(rope)->Apply(row_shapes);

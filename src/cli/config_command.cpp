@@ -14,7 +14,7 @@ class Config : public Command {
             .usage = "[--config FILE]... [--ranks N] [--section.name VALUE]...",
             .examples = {"cartan config --config examples/quickstart.ini --steps 200",
                          "cartan config --model.preset smollm2-135m --data.train corpus --ranks 8 > run.ini"},
-            .uses = {"run", "model", "data", "mesh", "batch", "zero", "precision", "optim", "schedule",
+            .uses = {"run", "model", "data", "mesh", "batch", "zero", "recompute", "precision", "optim", "schedule",
                      "checkpoint"},
             .options = {{.key = "ranks",
                          .target = &ranks_,

@@ -222,6 +222,19 @@ std::vector<Option> zero_options(train::ZeroConfig& zero) {
   };
 }
 
+std::vector<Option> recompute_options(train::RecomputeConfig& recompute) {
+  return {
+      {.key = "recompute.policy",
+       .target = &recompute.policy,
+       .help = "what the backward pass computes again instead of keeping it; mlp: gate and up projections",
+       .words = {"none", "mlp"}},
+      {.key = "recompute.layers",
+       .target = &recompute.layers,
+       .help = "in so many of the first layers; 0: in all",
+       .range = at_least(0)},
+  };
+}
+
 std::vector<Option> precision_options(train::PrecisionConfig& precision) {
   return {
       {.key = "precision.compute",
@@ -254,6 +267,11 @@ std::vector<Option> optim_options(optim::OptimConfig& optim) {
        .target = &optim.clip,
        .help = "largest norm of the gradient; 0: no clipping",
        .range = at_least(0)},
+      {.key = "optim.fused",
+       .target = &optim.fused,
+       .help = "update each layer during the backward pass where nothing is clipped and one rank has the "
+               "whole batch",
+       .words = {"auto", "never"}},
   };
 }
 
@@ -310,16 +328,17 @@ std::vector<Option> checkpoint_options(train::CheckpointConfig& checkpoint) {
 
 std::vector<Option> config_options(train::Config& config) {
   std::vector<Option> all;
-  for (auto& section : {run_options(config.run), model_options(config.model), data_options(config.data),
-                        mesh_options(config.mesh), batch_options(config.batch), zero_options(config.zero),
-                        precision_options(config.precision), optim_options(config.optim),
-                        schedule_options(config.schedule), checkpoint_options(config.checkpoint)})
+  for (auto& section :
+       {run_options(config.run), model_options(config.model), data_options(config.data),
+        mesh_options(config.mesh), batch_options(config.batch), zero_options(config.zero),
+        recompute_options(config.recompute), precision_options(config.precision), optim_options(config.optim),
+        schedule_options(config.schedule), checkpoint_options(config.checkpoint)})
     all.insert(all.end(), section.begin(), section.end());
   return all;
 }
 
 std::optional<std::string> later_key(std::string_view key) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 13> later{{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 12> later{{
       {"model.from", "import of models"},
       {"zero.shard", "hybrid sharding"},
       {"zero.offload", "offload to the host"},
@@ -328,7 +347,6 @@ std::optional<std::string> later_key(std::string_view key) {
       {"context.", "context parallelism"},
       {"precision.reduce", "choice of the reduction's type (it is fp32)"},
       {"precision.loss-scale", "fp16 and no loss scaling"},
-      {"recompute.", "recomputation of activations"},
       {"lora.", "LoRA"},
       {"checkpoint.local-dir", "node-local checkpoints"},
       {"hook.", "gradient compression"},

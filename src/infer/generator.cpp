@@ -40,7 +40,7 @@ struct Generator::State {
 
   void lay_out(model::ActivationLayout& layout) {
     const DType dtype = units.front().dtype;
-    saved = model::make_activations(layout, config, dtype, rows);
+    saved = model::make_activations(layout, config, dtype, rows, true);
     work = model::make_workspace(layout, config, dtype, rows, false);
     output = layout.matrix(dtype, rows, config.hidden);
     logits = layout.matrix(DType::f32, 1, config.vocab);

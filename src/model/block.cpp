@@ -89,13 +89,18 @@ void Block::finish(const BatchView& batch, const UnitView& unit, BlockActivation
   ops.copy(saved.x, saved.mid, stream);
   ops.linear_forward(saved.attention, matrix(unit, at_.o, hidden_, heads_ * head_dim_), {}, saved.mid, true,
                      batch.shape, stream);
-  ops.rmsnorm_forward(saved.mid, vector(unit, at_.norm2, hidden_), eps_, work.norm, saved.inv_rms2, stream);
-  ops.linear_forward(work.norm, matrix(unit, at_.gate_up, 2 * ffn_, hidden_), {}, saved.gate_up, false,
-                     batch.shape, stream);
+  compute_gate_up(batch, unit, saved, work, ops, stream);
   ops.swiglu_forward(saved.gate_up, work.activated, stream);
   ops.copy(saved.mid, out, stream);
   ops.linear_forward(work.activated, matrix(unit, at_.down, hidden_, ffn_), {}, out, true, batch.shape,
                      stream);
+}
+
+void Block::compute_gate_up(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
+                            BlockWorkspace& work, Ops& ops, Stream& stream) const {
+  ops.rmsnorm_forward(saved.mid, vector(unit, at_.norm2, hidden_), eps_, work.norm, saved.inv_rms2, stream);
+  ops.linear_forward(work.norm, matrix(unit, at_.gate_up, 2 * ffn_, hidden_), {}, saved.gate_up, false,
+                     batch.shape, stream);
 }
 
 void Block::forward(const BatchView& batch, const UnitView& unit, const RopeTable& rope,

@@ -8,7 +8,6 @@
 
 #include "cartan/core/narrow.hpp"
 #include "cartan/core/random.hpp"
-#include "cartan/device/ops.hpp"
 
 namespace cartan::model {
 namespace {
@@ -20,7 +19,6 @@ struct UnitBuilder {
     ParameterSpec spec{std::move(name), std::move(shape), unit.elements, false, init, tensor_dim};
     spec.decayed = spec.shape.size() >= 2;
     unit.elements += spec.elements();
-    unit.gradient_elements = unit.elements;
     unit.parameters.push_back(std::move(spec));
   }
 };
@@ -73,12 +71,7 @@ std::vector<UnitSpec> describe_units(const ModelConfig& c) {
   UnitBuilder head;
   head.unit.name = "head";
   head.add("model.norm.weight", {c.hidden}, Init::ones, {});
-  if (c.tied) {
-    head.unit.tied_gradient_offset = ceil_div(head.unit.elements, device::kSumBlock) * device::kSumBlock;
-    head.unit.gradient_elements = *head.unit.tied_gradient_offset + c.vocab * c.hidden;
-  } else {
-    head.add("lm_head.weight", {c.vocab, c.hidden}, Init::normal, 0);
-  }
+  if (!c.tied) head.add("lm_head.weight", {c.vocab, c.hidden}, Init::normal, 0);
   units.push_back(head.unit);
   return units;
 }

@@ -30,7 +30,12 @@ Vector ActivationLayout::vector(DType dtype, Index size) {
   return {take(size_of(dtype) * narrow<std::size_t>(size)), dtype, size};
 }
 
-BlockActivations make_activations(ActivationLayout& layout, const ModelConfig& c, DType dtype, Index tokens) {
+Matrix make_gate_up(ActivationLayout& layout, const ModelConfig& c, DType dtype, Index tokens) {
+  return layout.matrix(dtype, tokens, 2 * c.ffn);
+}
+
+BlockActivations make_activations(ActivationLayout& layout, const ModelConfig& c, DType dtype, Index tokens,
+                                  bool keep_gate_up) {
   const Index q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   BlockActivations a;
   a.x = layout.matrix(dtype, tokens, c.hidden);
@@ -45,7 +50,7 @@ BlockActivations make_activations(ActivationLayout& layout, const ModelConfig& c
   a.log_sum_exp = layout.vector(DType::f32, tokens * c.heads);
   a.mid = layout.matrix(dtype, tokens, c.hidden);
   a.inv_rms2 = layout.vector(DType::f32, tokens);
-  a.gate_up = layout.matrix(dtype, tokens, 2 * c.ffn);
+  if (keep_gate_up) a.gate_up = make_gate_up(layout, c, dtype, tokens);
   return a;
 }
 
@@ -123,8 +128,14 @@ struct Stage::State {
     const Index tokens = options.micro.tokens();
     const auto sets = options.training ? blocks.size() : std::size_t{1};
     saved.clear();
-    for (std::size_t i = 0; i < sets; ++i)
-      saved.push_back(make_activations(layout, config, options.compute, tokens));
+    Matrix shared_gate_up;
+    for (std::size_t i = 0; i < sets; ++i) {
+      const bool keeps = !options.training || !recomputes(i);
+      saved.push_back(make_activations(layout, config, options.compute, tokens, keeps));
+      if (keeps) continue;
+      if (shared_gate_up.cols == 0) shared_gate_up = make_gate_up(layout, config, options.compute, tokens);
+      saved.back().gate_up = shared_gate_up;
+    }
     output = layout.matrix(options.compute, tokens, config.hidden);
     work = make_workspace(layout, config, options.compute, tokens, options.training);
     if (!has_head) return;
@@ -136,6 +147,7 @@ struct Stage::State {
   device::Ops& ops() { return device.ops(); }
   device::Stream& stream() { return device.compute_stream(); }
 
+  bool recomputes(std::size_t block) const { return narrow<Index>(block) < options.recompute_mlp; }
   std::size_t block_unit(std::size_t block) const { return block + (has_embedding ? 1 : 0); }
   ConstVector final_norm(std::span<const UnitView> views) const {
     return {views.back().data, views.back().dtype, config.hidden};
@@ -151,11 +163,8 @@ struct Stage::State {
   }
   // The caller's slots, and further ones for the states in the middle of a micro-batch.
   std::vector<float*> head_slots(const device::GradientView& gradient) const {
-    const UnitSpec& unit = units.back();
-    const Index offset =
-        unit.tied_gradient_offset ? *unit.tied_gradient_offset : unit.parameter("lm_head.weight").offset;
     std::vector<float*> slots;
-    for (float* slot : gradient.slots) slots.push_back(slot + gradient.offset + offset);
+    for (float* slot : gradient.slots) slots.push_back(slot + gradient.offset);
     const Index size = config.vocab * config.hidden;
     for (int i = options.gradient_slots; i < options.head_slots; ++i)
       slots.push_back(extra_head_slots.as<float>() + (i - options.gradient_slots) * size);
@@ -219,7 +228,7 @@ void Stage::backward(const BatchView& batch, std::span<const UnitView> units,
   const Index tokens = batch.shape.tokens();
   BlockWorkspace work = shrink(s.work, tokens);
   const device::GradientView& head_gradient = units.back().gradient;
-  const std::vector<float*> slots = s.head_slots(head_gradient);
+  const std::vector<float*> slots = s.head_slots(units.back().matrix_gradient);
   s.head.loss_and_gradients(batch, s.output.row_block(0, tokens), s.final_norm(units), s.head_matrix(units),
                             work.norm, work.d_norm, first(s.final_inv_rms, tokens), s.logits,
                             s.row_loss.slice(0, tokens), work.d_out, head_gradient,
@@ -231,6 +240,7 @@ void Stage::backward(const BatchView& batch, std::span<const UnitView> units,
   for (std::size_t i = s.blocks.size(); i-- > 0;) {
     BlockActivations saved = shrink(s.saved[i], tokens, s.config);
     const UnitView& unit = units[s.block_unit(i)];
+    if (s.recomputes(i)) s.blocks[i].compute_gate_up(batch, unit, saved, work, s.ops(), s.stream());
     s.blocks[i].backward_input(batch, unit, s.rope, saved, work, dx, s.ops(), s.stream());
     s.blocks[i].backward_weight(batch, unit, saved, work, s.ops(), s.stream());
     std::swap(work.d_out, dx);

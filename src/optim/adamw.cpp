@@ -26,28 +26,37 @@ AdamW::AdamW(const OptimConfig& config, shard::FlatState& state, comm::Communica
                                         device::MemoryKind::workspace, "sums of squares");
 }
 
-double AdamW::gradient_norm(double scale) {
-  device::Device& device = state_.device();
-  device::Stream& stream = device.compute_stream();
+void AdamW::add_squares(std::size_t index) {
   const shard::FlatLayout& layout = state_.layout();
-  const Index first = layout.units().front().first_block;
+  const FlatUnit& unit = layout.units()[index];
   const LeafRange mine = leaf_range(stage_blocks(layout), plane_.rank(), plane_.size());
-  for (const FlatUnit& unit : layout.units()) {
-    const Index unit_first = unit.first_block - first;
-    const Index begin = std::max(mine.begin, unit_first), end = std::min(mine.end, unit_first + unit.blocks);
-    if (begin >= end) continue;
-    const Index offset = (begin - unit_first) * kSumBlock;
-    const Index count = std::min((end - begin) * kSumBlock, unit.spec->elements - offset);
-    device.ops().square_sums(
-        state_.gradient(unit.gradient_begin + offset, count),
-        {block_sums_.as<double>() + (begin - mine.begin), static_cast<std::size_t>(end - begin)}, stream);
-  }
+  const Index first = unit.first_block - layout.units().front().first_block;
+  const Index begin = std::max(mine.begin, first), end = std::min(mine.end, first + unit.blocks);
+  if (begin >= end) return;
+  const Index offset = (begin - first) * kSumBlock;
+  const Index count = std::min((end - begin) * kSumBlock, unit.spec->elements - offset);
+  state_.device().ops().square_sums(
+      state_.gradient(unit.gradient_begin + offset, count),
+      {block_sums_.as<double>() + (begin - mine.begin), static_cast<std::size_t>(end - begin)},
+      state_.device().compute_stream());
+}
+
+double AdamW::norm_of_squares(double scale) {
+  device::Device& device = state_.device();
+  const shard::FlatLayout& layout = state_.layout();
+  const LeafRange mine = leaf_range(stage_blocks(layout), plane_.rank(), plane_.size());
   std::vector<double> sums(static_cast<std::size_t>(mine.end - mine.begin));
-  device.copy_out(sums.data(), block_sums_.data(), sums.size() * sizeof(double), stream);
-  stream.synchronize();
+  device.copy_out(sums.data(), block_sums_.data(), sums.size() * sizeof(double), device.compute_stream());
+  device.compute_stream().synchronize();
   CanonicalSum<double> sum(layout.model_blocks());
-  for (std::size_t i = 0; i < sums.size(); ++i) sum.push_leaf(first + mine.begin + narrow<Index>(i), sums[i]);
+  const Index first = layout.units().front().first_block + mine.begin;
+  for (std::size_t i = 0; i < sums.size(); ++i) sum.push_leaf(first + narrow<Index>(i), sums[i]);
   return scale * std::sqrt(canonical_sum(plane_, tree_, sum.nodes(), sum.values()));
+}
+
+double AdamW::gradient_norm(double scale) {
+  for (std::size_t unit = 0; unit < state_.layout().units().size(); ++unit) add_squares(unit);
+  return norm_of_squares(scale);
 }
 
 double AdamW::clip_factor(double norm) const {
@@ -55,6 +64,11 @@ double AdamW::clip_factor(double norm) const {
 }
 
 void AdamW::update(Index update, double lr, double gradient_scale) {
+  for (std::size_t unit = 0; unit < state_.layout().units().size(); ++unit)
+    update_unit(unit, update, lr, gradient_scale);
+}
+
+void AdamW::update_unit(std::size_t index, Index update, double lr, double gradient_scale) {
   device::AdamWStep step;
   step.lr = static_cast<float>(lr);
   step.beta1 = static_cast<float>(config_.beta1);
@@ -64,22 +78,21 @@ void AdamW::update(Index update, double lr, double gradient_scale) {
   step.bias_correction2 = static_cast<float>(1.0 - std::pow(config_.beta2, static_cast<double>(update)));
   step.gradient_scale = static_cast<float>(gradient_scale);
   device::Device& device = state_.device();
-  for (const FlatUnit& unit : state_.layout().units()) {
-    const auto& parameters = unit.spec->parameters;
-    // Neighbours with the same decay are one range.
-    for (std::size_t i = 0; i < parameters.size();) {
-      std::size_t next = i;
-      Index count = 0;
-      while (next < parameters.size() && parameters[next].decayed == parameters[i].decayed)
-        count += parameters[next++].elements();
-      step.weight_decay = parameters[i].decayed ? static_cast<float>(config_.weight_decay) : 0.0f;
-      const Index begin = unit.parameter_begin + parameters[i].offset;
-      device.ops().adamw(state_.master(begin, count),
-                         state_.gradient(unit.gradient_begin + parameters[i].offset, count),
-                         state_.exp_avg(begin, count), state_.exp_avg_sq(begin, count),
-                         state_.compute(begin, count), step, device.compute_stream());
-      i = next;
-    }
+  const FlatUnit& unit = state_.layout().units()[index];
+  const auto& parameters = unit.spec->parameters;
+  // Neighbours with the same decay are one range.
+  for (std::size_t i = 0; i < parameters.size();) {
+    std::size_t next = i;
+    Index count = 0;
+    while (next < parameters.size() && parameters[next].decayed == parameters[i].decayed)
+      count += parameters[next++].elements();
+    step.weight_decay = parameters[i].decayed ? static_cast<float>(config_.weight_decay) : 0.0f;
+    const Index begin = unit.parameter_begin + parameters[i].offset;
+    device.ops().adamw(state_.master(begin, count),
+                       state_.gradient(unit.gradient_begin + parameters[i].offset, count),
+                       state_.exp_avg(begin, count), state_.exp_avg_sq(begin, count),
+                       state_.compute(begin, count), step, device.compute_stream());
+    i = next;
   }
 }
 

@@ -83,19 +83,22 @@ std::vector<model::UnitView> FlatState::unit_views(const FoldPlan* plan) const {
   for (const FlatUnit& unit : layout_.units()) {
     const Vector parameters = compute_.data() != nullptr ? compute(unit.parameter_begin, unit.spec->elements)
                                                          : master(unit.parameter_begin, unit.spec->elements);
-    views.push_back({parameters.data, parameters.dtype, {slots_, unit.gradient_begin, plan}});
+    views.push_back({parameters.data, parameters.dtype, {slots_, unit.gradient_begin, plan}, {}});
   }
+  const FlatUnit& last = layout_.units().back();
+  if (const auto tied = layout_.tied_gradient_begin())
+    views.back().matrix_gradient = {slots_, *tied, plan};
+  else if (last.spec->parameters.back().name == "lm_head.weight")
+    views.back().matrix_gradient = views.back().gradient.at(last.spec->parameters.back().offset);
   return views;
 }
 
 void FlatState::join_tied_gradient() {
-  const FlatUnit& head = layout_.units().back();
-  if (!head.spec->tied_gradient_offset) return;
+  const auto tied = layout_.tied_gradient_begin();
+  if (!tied || layout_.gradient_life() == GradientLife::transient) return;
   const FlatUnit& embedding = layout_.units().front();
-  device_.ops().add(
-      gradient(embedding.gradient_begin, embedding.spec->elements),
-      gradient(head.gradient_begin + *head.spec->tied_gradient_offset, embedding.spec->elements),
-      device_.compute_stream());
+  device_.ops().add(gradient(embedding.gradient_begin, embedding.spec->elements),
+                    gradient(*tied, embedding.spec->elements), device_.compute_stream());
 }
 
 }  // namespace cartan::shard

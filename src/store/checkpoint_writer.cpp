@@ -31,82 +31,96 @@ void check_same_tensors(std::span<const TensorInfo> tensors, comm::Communicator&
     throw InternalError("ranks that write a checkpoint together list different tensors");
 }
 
-/// Sends this rank's runs of whole blocks out over the rounds, equal in bytes.
-class WholeBlockQueue {
- public:
-  WholeBlockQueue(const std::vector<WholeBlocks>& runs, const BlockTable& table)
-      : runs_(runs), table_(table) {
-    for (const WholeBlocks& run : runs_) total_ += bytes_of(run);
-  }
-  Index rounds() const { return static_cast<Index>((total_ + kRoundBytes - 1) / kRoundBytes); }
+/// The checksum of one block, on its way to rank 0.
+struct BlockHash {
+  Index block = 0;
+  std::uint64_t hash = 0;
+};
 
-  void take(Index round, Index rounds, std::uint64_t tensors_begin, std::vector<Piece>& pieces,
-            std::vector<BlockHash>& hashes) {
-    const std::uint64_t until =
-        total_ / static_cast<std::uint64_t>(rounds) * static_cast<std::uint64_t>(round + 1);
-    for (; next_ < runs_.size() && (taken_ < until || round + 1 == rounds); ++next_) {
-      const WholeBlocks& run = runs_[next_];
-      pieces.push_back({tensors_begin + table_.block_begin(run.first), run.data, bytes_of(run)});
-      taken_ += bytes_of(run);
-      const std::byte* data = run.data;
-      for (Index number = run.first; number < run.first + run.count; ++number) {
-        const std::size_t bytes = table_.block(number).bytes;
-        hashes.push_back({number, hash_bytes({data, bytes})});
-        data += bytes;
+/// Writes the tensors' values in rounds and takes their checksums.
+class ValueWriter {
+ public:
+  ValueWriter(std::span<const TensorInfo> tensors, const BlockTable& table, const Shares& shares,
+              std::uint64_t tensors_begin, comm::Communicator& comm, Agreement& agreement)
+      : tensors_(tensors),
+        table_(table),
+        shares_(shares),
+        tensors_begin_(tensors_begin),
+        comm_(comm),
+        agreement_(agreement) {}
+
+  /// Returns the checksums of what this rank wrote. Collective; a failure of any rank ends the rounds on all
+  /// and stays in the agreement.
+  std::vector<BlockHash> write_to(SharedFile& file) {
+    const Index rounds = owner_rounds(table_, comm_.size());
+    for (Index round = 0; round < rounds; ++round) {
+      const auto messages = exchange_fragments(round);
+      if (!messages) break;
+      std::optional<AssembledBlocks> assembled;
+      std::vector<BlockRun> runs;
+      agreement_.attempt([&] {
+        assembled.emplace(tensors_, table_, *messages);
+        runs = assembled->runs();
+        take_whole(round, rounds, runs);
+        std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+      });
+      write_runs(file, runs);
+    }
+    return std::move(hashes_);
+  }
+
+ private:
+  /// The round's part of the runs that this rank holds: an equal number, they need no memory.
+  void take_whole(Index round, Index rounds, std::vector<BlockRun>& runs) const {
+    const LeafRange part = leaf_range(std::ssize(shares_.whole), round, rounds);
+    runs.insert(runs.end(), shares_.whole.begin() + part.begin, shares_.whole.begin() + part.end);
+  }
+
+  /// Nothing if some rank has failed.
+  std::optional<std::vector<std::byte>> exchange_fragments(Index round) {
+    Outgoing outgoing = pack_fragments(shares_, table_, comm_.size(), round);
+    const auto incoming = exchange_counts(comm_, outgoing.counts);
+    agreement_.attempt([&] {  // slabs that overlap many times could send more than MPI can count
+      narrow<int>(std::accumulate(incoming.begin(), incoming.end(), std::int64_t{0}));
+      narrow<int>(outgoing.bytes.size());
+    });
+    if (agreement_.anyone_failed()) return std::nullopt;
+    return exchange(comm_, std::move(outgoing), incoming);
+  }
+
+  /// Every rank makes every call; one that has no more runs, or has failed, for no bytes.
+  void write_runs(SharedFile& file, const std::vector<BlockRun>& runs) {
+    const Index calls = comm_.max(std::ssize(runs));
+    for (Index i = 0; i < calls; ++i) {
+      Piece piece;
+      if (i < std::ssize(runs) && !agreement_.failed_here())
+        piece = take_hashes(runs[static_cast<std::size_t>(i)]);
+      try {
+        file.write(piece);
+      } catch (...) {
+        agreement_.attempt([] { throw; });
       }
     }
   }
 
- private:
-  static constexpr std::uint64_t kRoundBytes = std::uint64_t{256} << 20;
-
-  std::size_t bytes_of(const WholeBlocks& run) const {
-    return table_.block_begin(run.first + run.count) - table_.block_begin(run.first);
-  }
-
-  const std::vector<WholeBlocks>& runs_;
-  const BlockTable& table_;
-  std::uint64_t total_ = 0, taken_ = 0;
-  std::size_t next_ = 0;
-};
-
-/// Writes all values and returns the checksums of what this rank wrote. Collective; a failure of any rank
-/// ends the rounds on all and stays in `agreement`.
-std::vector<BlockHash> write_values(SharedFile& file, std::uint64_t tensors_begin,
-                                    std::span<const TensorInfo> tensors, const BlockTable& table,
-                                    const Shares& shares, comm::Communicator& comm, Agreement& agreement) {
-  std::vector<BlockHash> hashes;
-  WholeBlockQueue queue(shares.whole, table);
-  const Index rounds = std::max<Index>(owner_rounds(table, comm.size()), comm.max(queue.rounds()));
-  for (Index round = 0; round < rounds; ++round) {
-    Outgoing outgoing = pack_fragments(shares, table, comm.size(), round);
-    const auto incoming = exchange_counts(comm, outgoing.counts);
-    agreement.attempt([&] {  // slabs that overlap many times could send more than MPI can count
-      narrow<int>(std::accumulate(incoming.begin(), incoming.end(), std::int64_t{0}));
-      narrow<int>(outgoing.bytes.size());
-    });
-    if (agreement.anyone_failed()) return hashes;
-    const std::vector<std::byte> messages = exchange(comm, std::move(outgoing), incoming);
-
-    std::optional<AssembledBlocks> assembled;
-    std::vector<Piece> pieces;
-    agreement.attempt([&] {
-      assembled.emplace(tensors, table, owned_blocks(table, comm.rank(), comm.size(), round), messages);
-      assembled->add_pieces(tensors_begin, pieces);
-      assembled->add_hashes(hashes);
-      queue.take(round, rounds, tensors_begin, pieces, hashes);
-      std::sort(pieces.begin(), pieces.end(),
-                [](const Piece& a, const Piece& b) { return a.position < b.position; });
-    });
-    // Also by a rank that has failed: the others are in this call.
-    try {
-      file.write(pieces);
-    } catch (...) {
-      agreement.attempt([] { throw; });
+  Piece take_hashes(const BlockRun& run) {
+    std::size_t bytes = 0;
+    for (Index number = run.first; number < run.first + run.count; ++number) {
+      const std::size_t size = table_.block(number).bytes;
+      hashes_.push_back({number, hash_bytes({run.data + bytes, size})});
+      bytes += size;
     }
+    return {tensors_begin_ + table_.block_begin(run.first), run.data, bytes};
   }
-  return hashes;
-}
+
+  std::span<const TensorInfo> tensors_;
+  const BlockTable& table_;
+  const Shares& shares_;
+  std::uint64_t tensors_begin_;
+  comm::Communicator& comm_;
+  Agreement& agreement_;
+  std::vector<BlockHash> hashes_;
+};
 
 /// The table of checksums from what ranks sent. Throws InternalError where a block came never or twice.
 std::vector<std::uint64_t> collect_checksums(std::span<const std::byte> messages,
@@ -159,9 +173,9 @@ WriteReport write_checkpoint(const std::filesystem::path& path, const Json& stat
     shares = split_slabs(tensors, table, slabs);
     if (!root) return;
     temporary = TemporaryFile(path);
-    reserve_space(temporary.fd(), path, table.total_bytes());
+    set_size(temporary.fd(), path, table.total_bytes());
     head.emplace(state, tensors, table);
-    reserve_space(temporary.fd(), path, head->tensors_begin() + table.total_bytes());
+    set_size(temporary.fd(), path, head->tensors_begin() + table.total_bytes());
   });
   agreement.settle();
   std::uint64_t tensors_begin = root ? head->tensors_begin() : 0;
@@ -170,7 +184,7 @@ WriteReport write_checkpoint(const std::filesystem::path& path, const Json& stat
   const std::uint64_t file_bytes = tensors_begin + table.total_bytes();
 
   const auto file = open_shared_file(temporary_path, comm, options.io_hints);
-  const auto hashes = write_values(*file, tensors_begin, tensors, table, shares, comm, agreement);
+  const auto hashes = ValueWriter(tensors, table, shares, tensors_begin, comm, agreement).write_to(*file);
   try {
     file->sync_and_close();
   } catch (...) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -57,13 +58,16 @@ void sync_file(int fd, const std::filesystem::path& path) {
   if (::fsync(fd) != 0) throw IoError("cannot sync {}: {}", path.string(), errno_text(errno));
 }
 
-void reserve_space(int fd, const std::filesystem::path& path, std::uint64_t bytes) {
-  if (bytes == 0) return;
-  int result = 0;
-  do {
-    result = ::fallocate(fd, 0, 0, static_cast<off_t>(bytes));
-  } while (result != 0 && errno == EINTR);
-  if (result != 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG))
+void set_size(int fd, const std::filesystem::path& path, std::uint64_t bytes) {
+  struct statvfs disk {};
+  if (::fstatvfs(fd, &disk) == 0 && disk.f_blocks > 0) {
+    const std::uint64_t blocks = ::geteuid() == 0 ? disk.f_bfree : disk.f_bavail;
+    const std::uint64_t available = blocks * disk.f_frsize;
+    if (available < bytes)
+      throw IoError("cannot write {}: {} ({} needed, {} free)", path.string(), errno_text(ENOSPC),
+                    format_bytes(bytes), format_bytes(available));
+  }
+  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0)
     throw IoError("cannot write {} ({}): {}", path.string(), format_bytes(bytes), errno_text(errno));
 }
 

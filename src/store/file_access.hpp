@@ -28,9 +28,9 @@ void write_at(int fd, const std::filesystem::path& path, std::uint64_t position,
               std::span<const std::byte> in);
 /// Throws IoError.
 void sync_file(int fd, const std::filesystem::path& path);
-/// Asks the file system for the space of the whole file, so that a full disk is noticed before anything is
-/// written. Where the file system cannot do that nothing happens. Throws IoError: disk full, quota, file too
-/// large.
-void reserve_space(int fd, const std::filesystem::path& path, std::uint64_t bytes);
+/// Gives an empty file its size, if so much is free: a full disk is noticed before anything is written.
+/// (Space is not allocated: that costs as much as writing on some file systems. Another writer may still be
+/// faster, and quotas are met later.) Throws IoError: disk full, file too large.
+void set_size(int fd, const std::filesystem::path& path, std::uint64_t bytes);
 
 }  // namespace cartan::store

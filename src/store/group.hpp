@@ -28,6 +28,7 @@ class Agreement {
       error_ = std::current_exception();
     }
   }
+  bool failed_here() const { return error_ != nullptr; }
   /// Whether any rank has failed. Collective.
   bool anyone_failed();
   /// Returns on every rank, or throws on every rank: the own error of the rank that failed (the highest, if

@@ -151,12 +151,16 @@ struct FirstBytes {
   std::uint64_t checksums_at = 0;
 };
 
-/// Makes the file with `metadata_bytes` set aside at its front for HDF5's structures. Nothing is returned if
-/// that did not hold them all: then some lie between or behind the tensors.
+/// Makes the file with at least `metadata_bytes` set aside at its front for HDF5's structures. Nothing is
+/// returned if that did not hold them all: then some lie between or behind the tensors.
 std::optional<FirstBytes> try_layout(const Content& content, std::uint64_t metadata_bytes) {
   const std::uint64_t raw_bytes = content.state_text.size() + content.names.size() +
                                   static_cast<std::uint64_t>(content.table.blocks()) * sizeof(std::uint64_t);
-  const std::uint64_t head_bytes = metadata_bytes + raw_bytes + kUserBlockBytes;
+  // HDF5 places user block, structures, texts and checksums one after another; its own alignment would also
+  // leave gaps between tensors.
+  const std::uint64_t head_bytes =
+      (kUserBlockBytes + metadata_bytes + raw_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  metadata_bytes = head_bytes - kUserBlockBytes - raw_bytes;
   Scratch scratch(head_bytes, head_bytes + content.table.total_bytes());
   const Hid creation = own(H5Pcreate(H5P_FILE_CREATE), "make a property list");
   check(H5Pset_userblock(creation.get(), kUserBlockBytes), "ask for a user block");
@@ -222,17 +226,12 @@ Head::Head(const Json& state, std::span<const TensorInfo> tensors, const BlockTa
   }
 
   const Hdf5Session session;
-  auto first = try_layout(content, metadata_bytes);
-  for (int attempt = 0; !first && attempt < 8; ++attempt) first = try_layout(content, metadata_bytes *= 2);
+  std::optional<FirstBytes> first;
+  for (int attempt = 0; !first && attempt < 8; ++attempt, metadata_bytes *= 2)
+    first = try_layout(content, metadata_bytes);
   if (!first)
     throw InternalError("HDF5 does not place {} tensors ({}) one after another", tensors.size(),
                         format_bytes(table.total_bytes()));
-  // Once more with what is missing to the next boundary: HDF5's own alignment would leave gaps between
-  // tensors.
-  if (const std::uint64_t excess = first->bytes.size() % kAlignment; excess != 0) {
-    first = try_layout(content, metadata_bytes + kAlignment - excess);
-    CARTAN_ASSERT(first && first->bytes.size() % kAlignment == 0);
-  }
   bytes_ = std::move(first->bytes);
   checksums_at_ = first->checksums_at;
 }

@@ -47,8 +47,8 @@ class PlainFile final : public SharedFile {
     if (!fd_) throw IoError("cannot open {}: {}", path_.string(), errno_text(errno));
   }
   bool collective() const override { return false; }
-  void write(std::span<const Piece> pieces) override {
-    for (const Piece& piece : pieces) write_at(fd_.get(), path_, piece.position, {piece.data, piece.bytes});
+  void write(const Piece& piece) override {
+    write_at(fd_.get(), path_, piece.position, {piece.data, piece.bytes});
   }
   void sync_and_close() override {
     sync_file(fd_.get(), path_);
@@ -62,29 +62,19 @@ class PlainFile final : public SharedFile {
 
 class MpiFile final : public SharedFile {
  public:
-  MpiFile(std::filesystem::path path, MPI_File file, comm::Communicator& comm)
-      : path_(std::move(path)), file_(file), comm_(comm) {}
+  MpiFile(std::filesystem::path path, MPI_File file) : path_(std::move(path)), file_(file) {}
 
   bool collective() const override { return true; }
 
-  void write(std::span<const Piece> pieces) override {
-    const Index calls = comm_.max(static_cast<Index>(pieces.size()));
-    std::string reason;
-    // Every rank makes every call, one that has no more pieces, or cannot write them, for no bytes.
-    for (Index i = 0; i < calls; ++i) {
-      const bool has = reason.empty() && i < static_cast<Index>(pieces.size());
-      const Piece piece = has ? pieces[static_cast<std::size_t>(i)] : Piece{};
-      MPI_Status status{};
-      const int code = MPI_File_write_at_all(file_, static_cast<MPI_Offset>(piece.position), piece.data,
-                                             static_cast<int>(piece.bytes), MPI_BYTE, &status);
-      int done = 0;
-      if (code != MPI_SUCCESS)
-        reason = mpi_reason(code);
-      else if (has && MPI_Get_count(&status, MPI_BYTE, &done) == MPI_SUCCESS &&
-               done != narrow<int>(piece.bytes))
-        reason = fmt::format("{} of {} bytes were taken", done, piece.bytes);
-    }
-    if (!reason.empty()) fail(pieces, reason);
+  void write(const Piece& piece) override {
+    const int bytes = narrow<int>(piece.bytes);
+    MPI_Status status{};
+    const int code = MPI_File_write_at_all(file_, static_cast<MPI_Offset>(piece.position), piece.data, bytes,
+                                           MPI_BYTE, &status);
+    if (code != MPI_SUCCESS) fail(piece, mpi_reason(code));
+    int done = 0;
+    check_mpi(MPI_Get_count(&status, MPI_BYTE, &done), "count what was written");
+    if (done != bytes) fail(piece, fmt::format("{} of {} bytes were taken", done, bytes));
   }
 
   void sync_and_close() override {
@@ -97,14 +87,13 @@ class MpiFile final : public SharedFile {
  private:
   /// MPI-IO often says no more than "input/output error". The same bytes written plainly (the file is given
   /// up anyway) meet the system's own reason.
-  [[noreturn]] void fail(std::span<const Piece> pieces, const std::string& reason) const {
-    PlainFile(path_).write(pieces);
+  [[noreturn]] void fail(const Piece& piece, const std::string& reason) const {
+    PlainFile(path_).write(piece);
     throw IoError("cannot write {}: {}", path_.string(), reason);
   }
 
   std::filesystem::path path_;
   MPI_File file_;
-  comm::Communicator& comm_;
 };
 
 }  // namespace
@@ -123,7 +112,7 @@ std::unique_ptr<SharedFile> open_shared_file(const std::filesystem::path& path, 
   });
   // A rank that did open then keeps its handle: closing it is collective too.
   agreement.settle();
-  return std::make_unique<MpiFile>(path, file, comm);
+  return std::make_unique<MpiFile>(path, file);
 }
 
 }  // namespace cartan::store

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -24,15 +23,15 @@ namespace cartan::store {
 struct Piece {
   std::uint64_t position = 0;
   const std::byte* data = nullptr;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;  ///< less than 2 GiB: MPI counts are int
 };
 
 class SharedFile {
  public:
   virtual ~SharedFile() = default;
-  /// Writes pieces sorted by position, possibly none, each less than 2 GiB (MPI counts are int).
-  /// Collective. Throws IoError on the rank whose bytes could not be written.
-  virtual void write(std::span<const Piece> pieces) = 0;
+  /// Every rank writes one piece, or none (a Piece of no bytes). Collective. Throws IoError on the rank whose
+  /// piece could not be written.
+  virtual void write(const Piece& piece) = 0;
   /// Brings everything to disk and closes; to be called even if the file is going to be thrown away.
   /// Collective.
   virtual void sync_and_close() = 0;

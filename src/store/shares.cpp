@@ -5,7 +5,6 @@
 #include <tuple>
 
 #include "cartan/core/error.hpp"
-#include "cartan/core/hash.hpp"
 
 namespace cartan::store {
 namespace {
@@ -15,6 +14,24 @@ struct FragmentHeader {
   Index block;
   std::uint64_t begin, bytes;
 };
+
+void sort_fragments(std::vector<Fragment>& fragments) {
+  std::sort(fragments.begin(), fragments.end(), [](const Fragment& a, const Fragment& b) {
+    return std::tie(a.block, a.begin) < std::tie(b.block, b.begin);
+  });
+}
+
+std::vector<Fragment> unpack_fragments(std::span<const std::byte> messages) {
+  std::vector<Fragment> fragments;
+  while (!messages.empty()) {
+    FragmentHeader header{};
+    std::memcpy(&header, messages.data(), sizeof header);
+    fragments.push_back({header.block, header.begin, header.bytes, messages.data() + sizeof header});
+    messages = messages.subspan(sizeof header + header.bytes);
+  }
+  sort_fragments(fragments);
+  return fragments;
+}
 
 void check_slab(const Slab& slab, std::span<const TensorInfo> tensors) {
   if (slab.tensor >= tensors.size())
@@ -31,7 +48,6 @@ void split_slab(const TensorInfo& tensor, const BlockTable& table, const Slab& s
   const auto* data = static_cast<const std::byte*>(slab.data);
   const std::size_t begin = static_cast<std::size_t>(slab.first) * element;
   const std::size_t end = static_cast<std::size_t>(slab.first + slab.count) * element;
-  constexpr Index kLargestCount = kLargestRun / kBlockBytes;
   for (std::size_t at = begin; at < end;) {
     const std::size_t in_block = at % kBlockBytes;
     const Index block = table.first_block(slab.tensor) + static_cast<Index>(at / kBlockBytes);
@@ -39,7 +55,7 @@ void split_slab(const TensorInfo& tensor, const BlockTable& table, const Slab& s
     const std::size_t bytes = std::min(block_end, end) - at;
     if (in_block != 0 || at + bytes != block_end)
       shares.fragments.push_back({block, in_block, bytes, data});
-    else if (at != begin && !shares.whole.empty() && shares.whole.back().count < kLargestCount &&
+    else if (at != begin && !shares.whole.empty() && shares.whole.back().count < kLargestRun &&
              shares.whole.back().ends_before(block, data))
       ++shares.whole.back().count;
     else
@@ -59,17 +75,15 @@ Shares split_slabs(std::span<const TensorInfo> tensors, const BlockTable& table,
     if (slab.count > 0) split_slab(tensors[slab.tensor], table, slab, shares);
   }
   std::sort(shares.whole.begin(), shares.whole.end(),
-            [](const WholeBlocks& a, const WholeBlocks& b) { return a.first < b.first; });
+            [](const BlockRun& a, const BlockRun& b) { return a.first < b.first; });
   // Overlaps with other ranks show when checksums meet; MPI-IO may not see a rank write the same place twice.
   for (std::size_t i = 1; i < shares.whole.size(); ++i) {
-    const WholeBlocks &before = shares.whole[i - 1], &run = shares.whole[i];
+    const BlockRun &before = shares.whole[i - 1], &run = shares.whole[i];
     if (before.first + before.count <= run.first) continue;
     const Block block = table.block(run.first);
     throw InternalError("{} are in several slabs", name_range(tensors, table, block.begin, block.bytes));
   }
-  std::sort(shares.fragments.begin(), shares.fragments.end(), [](const Fragment& a, const Fragment& b) {
-    return std::tie(a.block, a.begin) < std::tie(b.block, b.begin);
-  });
+  sort_fragments(shares.fragments);
   return shares;
 }
 
@@ -104,60 +118,36 @@ Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks
 }
 
 AssembledBlocks::AssembledBlocks(std::span<const TensorInfo> tensors, const BlockTable& table,
-                                 LeafRange owned, std::span<const std::byte> messages)
-    : table_(table), owned_(owned), complete_(static_cast<std::size_t>(owned.end - owned.begin), false) {
-  std::vector<Fragment> fragments;
-  while (!messages.empty()) {
-    FragmentHeader header{};
-    std::memcpy(&header, messages.data(), sizeof header);
-    fragments.push_back({header.block, header.begin, header.bytes, messages.data() + sizeof header});
-    messages = messages.subspan(sizeof header + header.bytes);
-  }
-  if (fragments.empty()) return;
-  std::sort(fragments.begin(), fragments.end(), [](const Fragment& a, const Fragment& b) {
-    return std::tie(a.block, a.begin) < std::tie(b.block, b.begin);
-  });
+                                 std::span<const std::byte> messages) {
+  const std::vector<Fragment> fragments = unpack_fragments(messages);
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < fragments.size(); ++i)
+    if (i == 0 || fragments[i].block != fragments[i - 1].block)
+      total += table.block(fragments[i].block).bytes;
+  memory_ = std::make_unique_for_overwrite<std::byte[]>(total);
 
-  const std::uint64_t start = table.block_begin(owned.begin);
-  memory_.resize(table.block_begin(owned.end) - start);
+  std::byte* memory = memory_.get();
   for (std::size_t i = 0; i < fragments.size();) {
-    const Block block = table.block(fragments[i].block);
+    const Index number = fragments[i].block;
+    const Block block = table.block(number);
     const auto fail = [&](const char* what, std::size_t begin, std::size_t end) {
       throw InternalError("{} {}", name_range(tensors, table, block.begin + begin, end - begin), what);
     };
     std::size_t covered = 0;
-    for (const Index number = fragments[i].block; i < fragments.size() && fragments[i].block == number; ++i) {
+    for (; i < fragments.size() && fragments[i].block == number; ++i) {
       const Fragment& part = fragments[i];
       if (part.begin > covered) fail("are in no rank's slabs", covered, part.begin);
-      if (part.begin < covered) fail("are in several slabs", part.begin, covered);
-      std::memcpy(memory_.data() + (block.begin - start) + part.begin, part.data, part.bytes);
+      if (part.begin < covered)
+        fail("are in several slabs", part.begin, std::min(covered, part.begin + part.bytes));
+      std::memcpy(memory + part.begin, part.data, part.bytes);
       covered += part.bytes;
     }
     if (covered < block.bytes) fail("are in no rank's slabs", covered, block.bytes);
-    complete_[static_cast<std::size_t>(fragments[i - 1].block - owned.begin)] = true;
-  }
-}
-
-void AssembledBlocks::add_pieces(std::uint64_t tensors_begin, std::vector<Piece>& pieces) const {
-  const std::uint64_t start = table_.block_begin(owned_.begin);
-  bool open = false;
-  for (Index number = owned_.begin; number < owned_.end; ++number) {
-    const bool here = complete_[static_cast<std::size_t>(number - owned_.begin)];
-    if (here) {
-      const Block block = table_.block(number);
-      if (!open) pieces.push_back({tensors_begin + block.begin, memory_.data() + (block.begin - start), 0});
-      pieces.back().bytes += block.bytes;
-    }
-    open = here;
-  }
-}
-
-void AssembledBlocks::add_hashes(std::vector<BlockHash>& hashes) const {
-  const std::uint64_t start = table_.block_begin(owned_.begin);
-  for (Index number = owned_.begin; number < owned_.end; ++number) {
-    if (!complete_[static_cast<std::size_t>(number - owned_.begin)]) continue;
-    const Block block = table_.block(number);
-    hashes.push_back({number, hash_bytes({memory_.data() + (block.begin - start), block.bytes})});
+    if (!runs_.empty() && runs_.back().first + runs_.back().count == number)
+      ++runs_.back().count;
+    else
+      runs_.push_back({number, 1, memory});
+    memory += block.bytes;
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -20,14 +21,8 @@ namespace cartan::store {
 
 inline constexpr Index kRoundBlocks = 128;  // 32 MiB
 
-/// The checksum of one block, on its way to rank 0.
-struct BlockHash {
-  Index block = 0;
-  std::uint64_t hash = 0;
-};
-
-/// A run of whole blocks in one slab.
-struct WholeBlocks {
+/// A run of whole blocks, one after another in memory as in the file.
+struct BlockRun {
   Index first = 0, count = 0;
   const std::byte* data = nullptr;
   /// Whether `block` at `next` continues the run. (All blocks but a tensor's last are full.)
@@ -42,10 +37,11 @@ struct Fragment {
   const std::byte* data = nullptr;
 };
 struct Shares {
-  std::vector<WholeBlocks> whole;   ///< sorted; each at most kLargestRun bytes
+  std::vector<BlockRun> whole;      ///< sorted, each within one slab; at most kLargestRun blocks
   std::vector<Fragment> fragments;  ///< sorted
 };
-inline constexpr std::size_t kLargestRun = std::size_t{64} << 20;
+/// Small enough that a run that was hashed is still in the cache when it is written.
+inline constexpr Index kLargestRun = 16;
 
 /// Cuts slabs at the blocks' boundaries. Throws InternalError: a slab outside of its tensor, whole blocks
 /// twice.
@@ -63,17 +59,14 @@ Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks
 class AssembledBlocks {
  public:
   /// Throws InternalError that names tensor and elements that are missing or came twice.
-  AssembledBlocks(std::span<const TensorInfo> tensors, const BlockTable& table, LeafRange owned,
+  AssembledBlocks(std::span<const TensorInfo> tensors, const BlockTable& table,
                   std::span<const std::byte> messages);
-  /// Adds runs of blocks, with positions in the file.
-  void add_pieces(std::uint64_t tensors_begin, std::vector<Piece>& pieces) const;
-  void add_hashes(std::vector<BlockHash>& hashes) const;
+  /// Sorted; valid as long as this object.
+  const std::vector<BlockRun>& runs() const { return runs_; }
 
  private:
-  const BlockTable& table_;
-  LeafRange owned_;
-  std::vector<bool> complete_;     // of the owned blocks
-  std::vector<std::byte> memory_;  // of all owned blocks, if any is here
+  std::unique_ptr<std::byte[]> memory_;  // the blocks, one after another
+  std::vector<BlockRun> runs_;
 };
 
 }  // namespace cartan::store

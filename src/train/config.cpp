@@ -66,6 +66,12 @@ void check_run(const Config& config, Problems& problems) {
   }
   if (config.precision.compute != "fp32" && config.precision.compute != "bf16")
     problems.add("precision.compute = {}: use fp32 or bf16", config.precision.compute);
+  if (config.recompute.policy != "none" && config.recompute.policy != "mlp")
+    problems.add("recompute.policy = {}: this version has none and mlp", config.recompute.policy);
+  if (config.recompute.layers < 0)
+    problems.add("recompute.layers = {}: must not be negative", config.recompute.layers);
+  if (config.optim.fused != "auto" && config.optim.fused != "never")
+    problems.add("optim.fused = {}: use auto or never", config.optim.fused);
   if (config.checkpoint.every < 0 || config.checkpoint.keep < 0)
     problems.add("checkpoint.every = {} and checkpoint.keep = {}: must not be negative",
                  config.checkpoint.every, config.checkpoint.keep);

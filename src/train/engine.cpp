@@ -17,6 +17,11 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+Index count_targets(const data::Batch& batch) {
+  return std::count_if(batch.targets.begin(), batch.targets.end(),
+                       [](std::int32_t target) { return target >= 0; });
+}
+
 // Gradient slots that any rank of the plane needs: exchange memory has the same layout on all.
 int slots_of_all_ranks(const CanonicalTree& tree, Index micro, int ranks) {
   int slots = 1;
@@ -39,7 +44,9 @@ struct Engine::State {
         folds(plan_folds(tree, leaves.begin, leaves.end, config.batch.micro)),
         schedule(pipeline::single_stage(narrow<Index>(folds.size()))),
         range{0, config.model.layers + 2},
-        layout(config.model, range),
+        fused(config.optim.fused == "auto" && config.optim.clip <= 0 && folds.size() == 1 &&
+              plane.size() == 1),
+        layout(config.model, range, fused ? shard::GradientLife::transient : shard::GradientLife::step),
         slots(slots_of_all_ranks(tree, config.batch.micro, plane.size())),
         flat(layout, {compute_dtype(), slots}, device, plane),
         stage(config.model, range, stage_options(), device),
@@ -52,6 +59,11 @@ struct Engine::State {
                 communication ? *communication : device.compute_stream()),
         host_losses(narrow<std::size_t>(micro_shape().tokens())) {
     pipeline::validate(schedule);
+    // The look-up's gradient goes on top of the head's, which is in the slot already.
+    tied_plan = folds.front();
+    tied_plan.depth_before += 1;
+    tied_plan.max_depth += 1;
+    tied_plan.merges.back() += 1;
   }
 
   DType compute_dtype() const { return dtype_from_name(config.precision.compute); }
@@ -62,7 +74,16 @@ struct Engine::State {
   model::StageOptions stage_options() const {
     const int head_slots =
         model::head_slots_needed(folds, model::head_chunks(micro_shape(), config.model.vocab));
-    return {compute_dtype(), micro_shape(), true, head_slots, slots};
+    Index recompute = 0;
+    if (config.recompute.policy == "mlp")
+      recompute = config.recompute.layers > 0 ? config.recompute.layers : config.model.layers;
+    return {compute_dtype(), micro_shape(), true, head_slots, slots, recompute};
+  }
+
+  std::vector<model::UnitView> unit_views(const FoldPlan& plan) const {
+    std::vector<model::UnitView> views = flat.unit_views(&plan);
+    if (fused && layout.tied_gradient_begin()) views.front().gradient.plan = &tied_plan;
+    return views;
   }
 
   /// Copies a micro-batch to the device.
@@ -105,12 +126,15 @@ struct Engine::State {
     }
   }
 
+  [[noreturn]] void throw_without_targets() const {
+    throw DataError("a global batch of {} sequences has no target token", tree.leaves());
+  }
+
   LossSum total(const CanonicalSum<double>& losses, const CanonicalSum<double>& counts) {
     LossSum sum;
     sum.loss = canonical_sum(plane, tree, losses.nodes(), losses.values());
     sum.targets = static_cast<Index>(canonical_sum(plane, tree, counts.nodes(), counts.values()));
-    if (sum.targets == 0)
-      throw DataError("a global batch of {} sequences has no target token", tree.leaves());
+    if (sum.targets == 0) throw_without_targets();
     return sum;
   }
 
@@ -142,7 +166,9 @@ struct Engine::State {
   std::vector<FoldPlan> folds;
   pipeline::Schedule schedule;
   model::StageRange range;
+  bool fused;  ///< units are updated during the backward pass
   shard::FlatLayout layout;
+
   int slots;
   shard::FlatState flat;
   model::Stage stage;
@@ -152,6 +178,7 @@ struct Engine::State {
   shard::GradientReducer reducer;
   std::vector<float> host_losses;
   std::optional<Index> nonfinite_leaf;
+  FoldPlan tied_plan;
 };
 
 Engine::Engine(const Config& config, device::Device& device, comm::Communicator& plane, bool overlap)
@@ -183,8 +210,15 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
     }
     const auto begin = Clock::now();
     const FoldPlan& plan = s.folds[static_cast<std::size_t>(action.micro_batch)];
-    s.stage.backward(batch, s.flat.unit_views(&plan), [&](std::size_t unit) {
-      if (action.reduces) s.reducer.unit_ready(unit);
+    const Index targets = s.fused ? count_targets(micro->batch) : 0;
+    if (s.fused && targets == 0) s.throw_without_targets();
+    s.stage.backward(batch, s.unit_views(plan), [&](std::size_t unit) {
+      if (s.fused) {
+        s.optimizer.add_squares(unit);
+        s.optimizer.update_unit(unit, update, lr, 1.0 / static_cast<double>(targets));
+      } else if (action.reduces) {
+        s.reducer.unit_ready(unit);
+      }
     });
     s.collect_losses(*micro, losses, counts);
     result.times.compute += seconds_since(begin);
@@ -194,21 +228,23 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
           "checkpoint is intact; try a lower optim.lr or a longer schedule.warmup",
           update, *s.nonfinite_leaf, s.first_nonfinite_tensor(batch.shape.tokens()));
   });
-  result.times.exposed = s.reducer.finish();
-  s.flat.join_tied_gradient();
+  if (!s.fused) {
+    result.times.exposed = s.reducer.finish();
+    s.flat.join_tied_gradient();
+  }
 
   const auto begin = Clock::now();
   const LossSum sum = s.total(losses, counts);
   result.loss = sum.mean();
   result.targets = sum.targets;
   const double scale = 1.0 / static_cast<double>(sum.targets);
-  result.grad_norm = s.optimizer.gradient_norm(scale);
+  result.grad_norm = s.fused ? s.optimizer.norm_of_squares(scale) : s.optimizer.gradient_norm(scale);
   if (!std::isfinite(result.grad_norm))
     throw NumericError(
         "step {}: the gradient norm is not finite; first tensor: gradient of {}. The last checkpoint is "
         "intact; try a lower optim.lr or a longer schedule.warmup",
         update, s.optimizer.first_nonfinite_gradient().value_or("none alone, the sum overflows"));
-  s.optimizer.update(update, lr, scale * s.optimizer.clip_factor(result.grad_norm));
+  if (!s.fused) s.optimizer.update(update, lr, scale * s.optimizer.clip_factor(result.grad_norm));
   s.device.compute_stream().synchronize();
   result.times.optimizer = seconds_since(begin);
   return result;

@@ -27,7 +27,7 @@ CommandSpec train_spec() {
           .sentence = "train a model",
           .usage = "[--config FILE]...",
           .examples = {"cartan train --steps 3", "cartan train --config run.ini"},
-          .uses = {"run", "model", "data", "mesh", "batch", "zero", "precision", "optim", "schedule",
+          .uses = {"run", "model", "data", "mesh", "batch", "zero", "recompute", "precision", "optim", "schedule",
                    "checkpoint"}};
 }
 
@@ -279,7 +279,7 @@ TEST(Options, KeysOfLaterVersionsAreRefusedAsSuch) {
   const TemporaryDirectory directory;
   for (const char* key :
        {"model.from", "pipeline.schedule", "pipeline.chunks", "pipeline.cut", "context.exchange", "lora.rank",
-        "lora.alpha", "lora.targets", "recompute.policy", "zero.shard", "zero.offload", "precision.reduce",
+        "lora.alpha", "lora.targets", "zero.shard", "zero.offload", "precision.reduce",
         "precision.loss-scale", "precision.loss-scale-window", "hook.gradient", "watch.timeout",
         "watch.heartbeat", "checkpoint.local-dir"}) {
     const auto is_refused = HasSubstr(std::string(key) + ": this version of cartan has no ");

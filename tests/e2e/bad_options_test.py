@@ -42,7 +42,15 @@ class BadOptions(harness.Case):
     def test_keys_in_a_file(self):
         file = self.dir / "my.ini"
         file.write_text("[run]\nsteps = 3\n\n[optim]\nlearning-rate = 1e-3\nbeta = 0.9\n[modle]\nhidden = 32\n")
-        parts = ["my.ini:5", "optim.learning-rate", "my.ini:6", "optim.beta", "my.ini:8", "modle.hidden", "model.hidden"]
+        parts = [
+            "my.ini:5",
+            "optim.learning-rate",
+            "my.ini:6",
+            "optim.beta",
+            "my.ini:8",
+            "modle.hidden",
+            "model.hidden",
+        ]
         for ranks in (0, 4):
             self.refuse(CONFIGURATION, ["train", "--config", "my.ini"], *parts, ranks=ranks)
         file.write_text("[run]\nsteps = many\n[optim]\nlr = 1e-3 2e-3\n")

@@ -60,16 +60,13 @@ def program():
 
 @functools.cache
 def scratch():
-    """A folder of this process for the corpus and for the launcher's files: a job that is killed cleans up nothing."""
-    path = Path(tempfile.mkdtemp(prefix="e2e-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
+    """A folder of this process for tests, corpus and the launcher's files, which a job that is killed leaves behind.
 
-
-@functools.cache
-def shared_memory():
-    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    path = tempfile.mkdtemp(prefix="e2e-", dir=parent)
+    In memory where there is room: thousands of fsyncs on a busy disk take minutes.
+    """
+    memory = Path("/dev/shm")
+    has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 512 << 20
+    path = Path(tempfile.mkdtemp(prefix="e2e-", dir=memory if has_room else None))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
 
@@ -78,9 +75,8 @@ def environment(changes=None):
     """Ours without what an outer job or launcher left in it."""
     foreign = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "OMP_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    env["TMPDIR"] = str(scratch())
-    env["OMPI_MCA_btl_vader_backing_directory"] = shared_memory()
-    env["OMPI_MCA_osc_sm_backing_directory"] = shared_memory()
+    for name in ("TMPDIR", "OMPI_MCA_btl_vader_backing_directory", "OMPI_MCA_osc_sm_backing_directory"):
+        env[name] = str(scratch())
     env.update(changes or {})
     return env
 
@@ -95,7 +91,7 @@ def option_words(options):
 
 def some_text(seed, words):
     pick = random.Random(seed)
-    known = "alpha beta gamma delta mesh rank the of sum tree".split()
+    known = ["alpha", "beta", "gamma", "delta", "mesh", "rank", "the", "of", "sum", "tree"]
     return " ".join(pick.choice(known) for _ in range(words))
 
 

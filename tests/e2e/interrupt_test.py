@@ -61,8 +61,9 @@ class Interrupt(harness.Case):
         """In the middle of a step of some seconds."""
         for number in (signal.SIGINT, signal.SIGTERM):
             with self.subTest(number.name):
-                job = self.start_train(f"run{number}", {"batch.global": 32768, "batch.micro": 8, "run.log-every": 1})
-                harness.until(lambda: (self.dir / f"run{number}/metrics.jsonl").exists(), "the first step")
+                run = f"run{number}"
+                job = self.start_train(run, {"batch.global": 32768, "batch.micro": 8})
+                harness.until((self.dir / run / "metrics.jsonl").exists, "the first step")
                 time.sleep(0.05)
                 job.process.send_signal(number)
                 time.sleep(0.05)
@@ -71,7 +72,7 @@ class Interrupt(harness.Case):
                 result = job.finish(30)
                 self.assertEqual(result.code, 128 + number, result)
                 self.assertLess(time.monotonic() - begin, 2)
-                self.assertEqual(self.steps_done(f"run{number}"), 0)
+                self.assertEqual(self.steps_done(run), 0)
 
     def test_stop_ends_a_run_that_is_under_way(self):
         job = self.started("run", 2)
@@ -90,9 +91,9 @@ class Interrupt(harness.Case):
         pick = random.Random(7)
         options = {"checkpoint.every": 1, **ENDLESS, **options}
         for _ in range(3):
-            first = self.checkpoints("run")[-1] if self.steps_done("run") else 0
+            before = self.checkpoints("run")[-1:]
             job = self.start_train("run", options, ranks)
-            harness.until(lambda: (self.checkpoints("run") or [0])[-1] > first, "a save")
+            harness.until(lambda before=before: self.checkpoints("run")[-1:] > before, "a save")
             time.sleep(pick.uniform(0, 0.15))
             self.assertIsNone(job.process.poll(), job.text())
             job.kill()

@@ -34,7 +34,7 @@ TEST(FlatLayout, UnitsStartAtBlocksAndDoNotOverlap) {
       EXPECT_GE(unit.gradient_begin, gradients);
       EXPECT_EQ(unit.first_block, blocks);
       parameters = unit.parameter_begin + unit.spec->elements;
-      gradients = unit.gradient_begin + unit.spec->gradient_elements;
+      gradients = unit.gradient_begin + unit.spec->elements;
       blocks += unit.blocks;
       elements += unit.spec->elements;
     }
@@ -42,6 +42,20 @@ TEST(FlatLayout, UnitsStartAtBlocksAndDoNotOverlap) {
     EXPECT_LE(gradients, layout.gradient_elements());
     EXPECT_EQ(blocks, layout.model_blocks());
     EXPECT_EQ(elements, model::parameter_count(config));
+  }
+}
+
+TEST(FlatLayout, TransientGradientsOfBlocksShareOnePlace) {
+  for (const bool tied : {false, true}) {
+    const FlatLayout layout(odd_model(tied), {0, 5}, GradientLife::transient);
+    const auto& units = layout.units();
+    for (const std::size_t block : {2u, 3u}) EXPECT_EQ(units[block].gradient_begin, units[1].gradient_begin);
+    EXPECT_EQ(units[1].gradient_begin, units[0].gradient_end);
+    EXPECT_EQ(units[4].gradient_begin, units[1].gradient_end);
+    EXPECT_EQ(layout.gradient_elements(), units[4].gradient_end);
+    EXPECT_EQ(layout.tied_gradient_begin(),
+              tied ? std::optional<Index>(units[0].gradient_begin) : std::nullopt);
+    EXPECT_EQ(layout.parameter_elements(), FlatLayout(odd_model(tied), {0, 5}).parameter_elements());
   }
 }
 

@@ -104,7 +104,7 @@ TEST(Shares, AssemblingNamesWhatIsMissingOrDouble) {
       const auto bytes = pack_fragments(shares, table, 1, 0).bytes;
       out.bytes.insert(out.bytes.end(), bytes.begin(), bytes.end());
     }
-    return message_of<InternalError>([&] { AssembledBlocks(kTensors, table, {0, 4}, out.bytes); });
+    return message_of<InternalError>([&] { AssembledBlocks(kTensors, table, out.bytes); });
   };
   EXPECT_THAT(assemble({{0, 10, 65526, memory.data()}}), ::testing::StartsWith("m/a, elements [0, 10)"));
   EXPECT_THAT(assemble({{0, 0, 100, memory.data()}}), ::testing::StartsWith("m/a, elements [100, 65536)"));

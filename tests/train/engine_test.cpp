@@ -116,12 +116,41 @@ TEST_P(EngineBits, DoNotDependOnRanksMicroBatchesBucketsOrThreads) {
     }
   }
 }
+TEST_P(EngineBits, DoNotDependOnFusedUpdatesOrRecomputation) {
+  Config config = odd_config(std::get<0>(GetParam()));
+  config.precision.compute = std::get<1>(GetParam());
+  config.optim.clip = 0;
+  const auto alone = comm::make_local_communicator("alone");
+  config.optim.fused = "never";
+  const Outcome one = run(config, kGlobal, 1.0, 1, *alone, false);
+  config.optim.fused = "auto";
+  EXPECT_TRUE(run(config, kGlobal, 1.0, 2, *alone, false) == one) << "units updated during the backward pass";
+  config.recompute = {"mlp", 2};
+  EXPECT_TRUE(run(config, kGlobal, 1.0, 1, *alone, false) == one) << "and two layers recomputed";
+  config.recompute = {"mlp", 0};
+  EXPECT_TRUE(run(config, 5, 1.0, 1, *alone, false) == one) << "all layers recomputed, with accumulation";
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, EngineBits,
                          ::testing::Combine(::testing::Bool(), ::testing::Values("fp32", "bf16")),
                          [](const auto& test) {
                            return std::string(std::get<0>(test.param) ? "tied_" : "untied_") +
                                   std::get<1>(test.param);
                          });
+
+TEST(Engine, FusedUpdatesAndRecomputationSaveMemory) {
+  Config config = odd_config(true);
+  config.batch.micro = kGlobal;
+  config.mesh.dp = 1;
+  config.run.threads = 1;
+  config.optim.clip = 0;
+  const auto of = [&](device::MemoryKind kind) { return predict_memory(config, 0).of(kind); };
+  const std::size_t fused = of(device::MemoryKind::gradients), kept = of(device::MemoryKind::activations);
+  config.optim.fused = "never";
+  config.recompute.policy = "mlp";
+  EXPECT_LT(2 * fused, of(device::MemoryKind::gradients));
+  EXPECT_LT(of(device::MemoryKind::activations), kept);
+}
 
 TEST(Engine, PredictsTheBytesItAllocates) {
   for (const bool tied : {false, true}) {
@@ -176,6 +205,7 @@ TEST(Engine, DirectionalDerivativesMatchFourthOrderDifferences) {
     config.batch.micro = 12;
     config.mesh.dp = 1;
     config.optim.clip = 0;
+    config.optim.fused = "never";  // the gradients are looked at afterwards
     config.optim.weight_decay = 0;
     const auto alone = comm::make_local_communicator("alone");
     const auto device = device::make_device(device::DeviceKind::cpu, {1});

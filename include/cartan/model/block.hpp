@@ -29,6 +29,7 @@ struct UnitView {
   const void* data = nullptr;
   DType dtype = DType::f32;
   device::GradientView gradient;
+  device::GradientView matrix_gradient;  ///< of the head only: where the gradient of its [V, D] matrix goes
 };
 
 /// Cosines and sines of all positions, fp32 [positions, head_dim / 2].
@@ -82,6 +83,11 @@ class Block {
                       device::Stream& stream) const;
   /// Folds the gradients of all matrices and biases. Call after backward_input with the same arguments.
   void backward_weight(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
+                       BlockWorkspace& work, device::Ops& ops, device::Stream& stream) const;
+
+  /// saved.gate_up (and inv_rms2) from saved.mid: a part of forward, and what the backward pass repeats where
+  /// gate_up was not kept.
+  void compute_gate_up(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
                        BlockWorkspace& work, device::Ops& ops, device::Stream& stream) const;
 
   /// Decoding with a cache: x [S * n, D] are the newest n tokens of each sequence. Their keys and values are

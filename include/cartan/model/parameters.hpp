@@ -30,12 +30,6 @@ struct UnitSpec {
   std::string name;
   std::vector<ParameterSpec> parameters;
   Index elements = 0;
-  /// The head of a tied model has no matrix of its own, but a gradient for it: V * D elements of the gradient
-  /// buffer starting here (a multiple of device::kSumBlock). After reduction it is added to the embedding's
-  /// gradient.
-  std::optional<Index> tied_gradient_offset;
-  /// Elements of the unit in a gradient buffer: `elements`, and the tied part.
-  Index gradient_elements = 0;
 
   /// Throws InternalError if there is no such parameter.
   const ParameterSpec& parameter(const std::string& name) const;

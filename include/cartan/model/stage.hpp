@@ -22,6 +22,7 @@ struct StageOptions {
   bool training = true;         ///< false: no activations are kept, backward is not possible
   int head_slots = 0;           ///< head_slots_needed of the run's fold plans
   int gradient_slots = 0;       ///< slots that the caller's gradient buffers have
+  Index recompute_mlp = 0;      ///< in so many of the first layers gate_up is not kept but computed again
 };
 
 class Stage {
@@ -69,8 +70,10 @@ class ActivationLayout {
   std::size_t used_ = 0;
 };
 
+/// Without `keep_gate_up` the caller sets that view.
 BlockActivations make_activations(ActivationLayout& layout, const ModelConfig& config, DType dtype,
-                                  Index tokens);
+                                  Index tokens, bool keep_gate_up);
+device::Matrix make_gate_up(ActivationLayout& layout, const ModelConfig& config, DType dtype, Index tokens);
 BlockWorkspace make_workspace(ActivationLayout& layout, const ModelConfig& config, DType dtype, Index tokens,
                               bool training);
 

@@ -19,10 +19,14 @@ class AdamW {
   /// in blocks of device::kSumBlock elements, blocks along a canonical tree: the bits do not depend on the
   /// ranks. Collective over the plane.
   double gradient_norm(double scale);
+  /// The same in two parts: the squares of one unit's gradients, and the norm once every unit was added.
+  void add_squares(std::size_t unit);
+  double norm_of_squares(double scale);
 
   /// Update number `update` (1-based) at rate `lr`; gradients are multiplied by `gradient_scale` first. Decay
   /// applies to matrices only.
   void update(Index update, double lr, double gradient_scale);
+  void update_unit(std::size_t unit, Index update, double lr, double gradient_scale);
 
   /// min(1, clip / (norm + 1e-6)), or 1 where clipping is off.
   double clip_factor(double norm) const;

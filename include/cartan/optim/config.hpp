@@ -16,6 +16,9 @@ struct OptimConfig {
   double eps = 1e-8;
   double weight_decay = 0.1;
   double clip = 1.0;  ///< largest gradient norm; 0: no clipping
+  /// auto: where nothing is clipped and one rank computes the batch at once, each unit is updated as soon as
+  /// its gradients are complete, and gradients of the whole model never exist | never
+  std::string fused = "auto";
 };
 
 /// The learning rate as a function of the update number.

@@ -36,6 +36,12 @@ struct PrecisionConfig {
   std::string compute = "fp32";  ///< fp32 | bf16: parameters and activations in forward and backward
 };
 
+/// What the backward pass computes again instead of keeping it.
+struct RecomputeConfig {
+  std::string policy = "none";  ///< none | mlp: gate and up of the feed-forward part
+  Index layers = 0;             ///< in so many of the first layers; 0: in all
+};
+
 struct ZeroConfig {
   int stage = 0;
   double bucket_mb = 16.0;  ///< gradients are reduced in pieces of about this size
@@ -55,6 +61,7 @@ struct Config {
   comm::MeshShape mesh;
   BatchConfig batch;
   ZeroConfig zero;
+  RecomputeConfig recompute;
   PrecisionConfig precision;
   optim::OptimConfig optim;
   optim::ScheduleConfig schedule;

@@ -54,7 +54,7 @@ class Engine {
   LeafRange leaves() const;
 
   /// Update number `update` (1-based) at rate `lr`. Throws NumericError that names step and first tensor
-  /// where the loss or a gradient is not finite; the parameters are then those before the step. Collective.
+  /// where the loss or a gradient is not finite. Collective.
   StepResult train_step(Index update, double lr, const NextBatch& next);
   /// Summed loss of one global batch, without gradients. Collective.
   LossSum evaluate(const NextBatch& next);

@@ -80,11 +80,12 @@ class TileFold {
   // 2 log2 of more sequences than any batch has.
   static constexpr int kMaxDepth = 96;
 
+  // Left uninitialised in the stack: a fold of an embedding row takes no longer than its few values.
   struct Value {
-    float* data = nullptr;
-    Index stride = 0;
-    int buffer = -1;  ///< -1: in a slot, or zero
-    bool zero = false;
+    float* data;
+    Index stride;
+    int buffer;  ///< -1: in a slot, or zero
+    bool zero;
   };
 
   float* slot(int i) const { return view_.slots[static_cast<std::size_t>(i)] + view_.offset + tile_.offset; }
@@ -139,7 +140,7 @@ class TileFold {
   int depth_;
   int leaves_ = 0;
   int leaf_buffer_ = -1;
-  std::array<Value, kMaxDepth> stack_{};
+  std::array<Value, kMaxDepth> stack_;
   std::array<bool, kMaxDepth> used_{};
 };
 

@@ -64,15 +64,23 @@ bool finite_any(const void* x, DType dtype, Index count) {
                              : finite_typed(static_cast<const B16*>(x), count);
 }
 
-/// Always 16 running sums, so that the bits are the same for every vector length.
+/// Always 16 running sums, added up pairwise, so that the bits are the same for every vector length.
 double square_sum_any(const float* x, Index count) {
   constexpr Index kSums = 16;
-  double sums[kSums] = {};
+  const hn::ScalableTag<double> d;
+  const hn::Rebind<float, decltype(d)> narrow;
+  constexpr std::size_t kWidth = hn::MaxLanes(d), kVectors = kSums / kWidth;
+  hn::Vec<decltype(d)> vectors[kVectors];
+  for (auto& v : vectors) v = hn::Zero(d);
   const Index whole = count / kSums * kSums;
   for (Index i = 0; i < whole; i += kSums) {
-    for (Index j = 0; j < kSums; ++j)
-      sums[j] += static_cast<double>(x[i + j]) * static_cast<double>(x[i + j]);
+    for (std::size_t j = 0; j < kVectors; ++j) {
+      const auto value = hn::PromoteTo(d, hn::LoadU(narrow, x + i + static_cast<Index>(j * kWidth)));
+      vectors[j] = hn::Add(vectors[j], hn::Mul(value, value));
+    }
   }
+  HWY_ALIGN double sums[kSums];
+  for (std::size_t j = 0; j < kVectors; ++j) hn::Store(vectors[j], d, sums + j * kWidth);
   for (Index i = whole; i < count; ++i)
     sums[i - whole] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
   for (Index half = kSums / 2; half > 0; half /= 2) {

@@ -1,0 +1,258 @@
+"""tokenize, inspect, eval, generate and config: what they print is what other programs read."""
+
+import json
+import math
+
+import harness
+
+
+class Tokenize(harness.Case):
+    def tokenize(self, *words):
+        self.cartan("tokenize", "--output", "out", *words)
+        file = harness.read_token_file(self.dir / "out")
+        self.assertEqual(file.code, 8, "257 tokens fit in 16 bits")
+        return list(file.texts())
+
+    def test_text_comes_back_from_the_token_file(self):
+        texts = {"b.txt": "two\nlines\n", "a.txt": "one", "c/d.txt": "Gr\u00fc\u00dfe, \u4e16\u754c \U0001f600\n"}
+        (self.dir / "in/c").mkdir(parents=True)
+        for name, text in texts.items():
+            (self.dir / "in" / name).write_text(text, encoding="utf-8")
+        (self.dir / "in/empty.txt").write_text("")
+        (self.dir / "in/binary.bin").write_bytes(b"a\0b")
+        self.assertEqual(self.tokenize("--input", "in"), [texts[name] for name in sorted(texts)])
+        self.assertEqual(self.tokenize("--input", "in/b.txt", "in/a.txt"), [texts["b.txt"], texts["a.txt"]])
+
+    def test_json_lines_come_back_from_the_token_file(self):
+        texts = ["first", 'second "quoted"\nline', "d\u00e9j\u00e0"]
+        lines = [json.dumps({"id": i, "text": text}) for i, text in enumerate(texts)]
+        (self.dir / "in.jsonl").write_text("\n".join(lines[:2]) + "\n\n" + lines[2])  # an empty line, no last newline
+        self.assertEqual(self.tokenize("--input", "in.jsonl"), texts)
+        (self.dir / "in.jsonl").write_text(json.dumps({"text": "no", "body": "yes"}) + "\n")
+        self.assertEqual(self.tokenize("--input", "in.jsonl", "--json-key", "body"), ["yes"])
+
+    def test_the_same_input_gives_the_same_bytes(self):
+        (self.dir / "in.txt").write_text(harness.some_text(3, 1000))
+        files = []
+        for name in ("one", "two"):
+            self.cartan("tokenize", "--input", "in.txt", "--output", name)
+            files.append([(self.dir / f"{name}{ending}").read_bytes() for ending in (".bin", ".idx")])
+        self.assertEqual(files[0], files[1])
+
+    def test_inspect_counts_what_is_there(self):
+        (self.dir / "in.jsonl").write_text('{"text": "four"}\n{"text": "three"}\n')
+        self.cartan("tokenize", "--input", "in.jsonl", "--output", "out")
+        for path in ("out", "out.bin", "out.idx"):
+            found = self.inspect(path, "--verify")
+            self.assertEqual((found["kind"], found["documents"], found["tokens"]), ("dataset", 2, 11))
+            self.assertTrue(found["verified"])
+
+
+class Inspect(harness.Case):
+    def test_a_checkpoint_lists_its_tensors(self):
+        self.train("run", {"run.steps": 1, "model.kv-heads": 1})
+        found = self.inspect("run")
+        self.assertEqual(found["path"], "run/checkpoints/step-1.h5")
+        shapes = {tensor["name"]: tensor["shape"] for tensor in found["tensors"]}
+        self.assertEqual(shapes["model/model.embed_tokens.weight"], [257, 32])
+        self.assertEqual(shapes["model/model.layers.1.self_attn.k_proj.weight"], [16, 32])
+        self.assertEqual(shapes["optimizer/exp_avg_sq/model.layers.0.mlp.down_proj.weight"], [32, 64])
+        self.assertEqual({tensor["dtype"] for tensor in found["tensors"]}, {"fp32"})
+        weights = [math.prod(shape) for name, shape in shapes.items() if name.startswith("model/")]
+        self.assertEqual(found["parameters"], sum(weights))
+        self.assertEqual(len(shapes), 3 * len(weights))
+        self.assertEqual((found["state"]["step"], found["state"]["samples"]), (1, 12))
+        self.assertEqual(found["state"]["config"], (self.dir / "run/config.ini").read_text())
+
+    def test_several_paths_give_a_line_each(self):
+        self.train("run", {"run.steps": 1})
+        lines = self.cartan("inspect", "run", harness.corpus(), "--json").out.splitlines()
+        self.assertEqual([json.loads(line)["kind"] for line in lines], ["checkpoint", "dataset"])
+
+    def test_the_text_for_people_names_the_same(self):
+        self.train("run", {"run.steps": 1})
+        text = self.cartan("inspect", "run").out
+        for part in ("run/checkpoints/step-1.h5", "model/lm_head.weight", "[257,32]", "37088", "hidden"):
+            self.assertIn(part, text)
+
+    def test_h5py_reads_a_checkpoint(self):
+        try:
+            import h5py
+        except ImportError:
+            self.skipTest("no h5py here")
+        self.train("run", {"run.steps": 2}, ranks=2)
+        with h5py.File(self.checkpoint("run", 2), "r") as file:
+            weight = file["model/model.embed_tokens.weight"]
+            self.assertEqual((weight.shape, weight.dtype.name), ((257, 32), "float32"))
+            self.assertGreater(abs(weight[...]).max(), 0)
+            self.assertGreater(file["optimizer/exp_avg_sq/lm_head.weight"][...].max(), 0)
+            state = file["state"][()]
+            self.assertEqual(json.loads(state)["step"], 2)
+
+
+class Eval(harness.Case):
+    def setUp(self):
+        super().setUp()
+        self.train("run", {"run.steps": 3})
+
+    def evaluate(self, *words, **more):
+        return json.loads(self.cartan("eval", "--from", "run", *words, "--json", **more).out, parse_float=str)
+
+    def test_any_number_of_ranks_gives_the_same_bits(self):
+        words = ["--data.valid", harness.corpus(7), "--seq", 32]
+        found = [self.evaluate(*words, ranks=ranks) for ranks in (0, 1, 2, 3)]
+        found += [self.evaluate(*words, "--run.threads", 3)]
+        self.assertEqual(found, found[:1] * 5)
+        self.assertEqual(found[0]["step"], 3)
+        self.assertAlmostEqual(float(found[0]["perplexity"]), math.exp(float(found[0]["loss"])), places=6)
+
+    def test_validation_during_training_is_the_same_evaluation(self):
+        valid = {"data.valid": harness.corpus(7), "run.eval-every": 3, "run.eval-batches": 2}
+        for run, options in (("plain", {}), ("valid", valid)):
+            self.train(run, {"run.steps": 3, "data.shuffle": "false", **options}, ranks=2)
+        self.assert_same_run("plain", "valid")  # evaluation disturbs nothing
+        words = ["--data.valid", harness.corpus(7), "--seq", 32, "--samples", 24]
+        found = json.loads(self.cartan("eval", "--from", "valid", *words, "--json").out)
+        self.assertEqual(found["samples"], 24)
+        self.assertAlmostEqual(float(self.metrics("valid")[2]["valid_loss"]), found["loss"], places=12)
+
+    def test_training_makes_the_loss_smaller(self):
+        words = ["--data.valid", harness.corpus(), "--seq", 32, "--samples", 50]
+        before = self.evaluate(*words)
+        self.train("run", {"run.steps": 40})
+        self.assertLess(float(self.evaluate(*words)["loss"]), float(before["loss"]) - 0.5)
+
+    def test_logits_give_the_loss_that_is_printed(self):
+        lists = [[10, 200, 256, 7], [0, 1, 2, 3]]
+        (self.dir / "ids.json").write_text(json.dumps(lists))
+        found = self.evaluate("--ids", "ids.json", "--logits", "logits.safetensors")
+        shape, values = harness.read_safetensors(self.dir / "logits.safetensors")["logits"]
+        self.assertEqual(shape, [2, 4, 257])
+        losses = []
+        for i, ids in enumerate(lists):
+            rows = [values[(4 * i + t) * 257 : (4 * i + t + 1) * 257] for t in range(4)]
+            terms = [math.log(sum(math.exp(x) for x in row)) - row[target] for row, target in zip(rows, ids[1:])]
+            losses.append(sum(terms) / len(terms))
+        for loss, printed in zip(losses, found["losses"]):
+            self.assertAlmostEqual(loss, float(printed), places=5)
+        self.assertAlmostEqual(sum(losses) / 2, float(found["loss"]), places=5)
+        self.assertEqual(found["targets"], 6)
+        self.assertEqual(self.evaluate("--ids", "ids.json", ranks=2), found)
+
+    def test_lists_of_different_lengths(self):
+        (self.dir / "ids.json").write_text("[[1, 2, 3], [4], [5, 6]]")
+        found = self.evaluate("--ids", "ids.json", "--logits", "logits.safetensors")
+        tensors = harness.read_safetensors(self.dir / "logits.safetensors")
+        self.assertEqual(
+            {name: shape for name, (shape, _) in tensors.items()},
+            {"logits.0": [3, 257], "logits.1": [1, 257], "logits.2": [2, 257]},
+        )
+        self.assertEqual((found["targets"], found["losses"][1]), (3, None))
+
+    def test_the_text_for_people_names_the_same(self):
+        words = ["--data.valid", harness.corpus(7), "--seq", 32]
+        text = self.cartan("eval", "--from", "run", *words, ranks=2).out
+        loss = float(self.evaluate(*words)["loss"])
+        self.assertIn(f"loss {loss:.6f}", text)
+        self.assertEqual(text.count("loss"), 1, "one rank prints")
+
+
+class Generate(harness.Case):
+    def setUp(self):
+        super().setUp()
+        self.train("run", {"run.steps": 30})
+
+    def generate(self, *words):
+        lines = self.cartan("generate", "--from", "run", *words, "--json").out.splitlines()
+        return [json.loads(line) for line in lines]
+
+    def test_greedy_text_is_always_the_same(self):
+        words = ["--prompt", "the ", "--max-new-tokens", 20]
+        first = self.generate(*words)
+        self.assertEqual(len(first), 1)
+        self.assertLessEqual(len(first[0]["ids"]), 20)
+        for more in ([], ["--run.threads", 3], ["--seed", 7], ["--temperature", 5, "--top-k", 1]):
+            self.assertEqual(self.generate(*words, *more), first)
+        text = self.cartan("generate", "--from", "run", *words).out
+        self.assertEqual(text, "the " + first[0]["text"] + "\n")
+
+    def test_a_seed_decides_what_is_drawn(self):
+        words = ["--prompt", "the ", "--max-new-tokens", 20, "--temperature", 1, "--ignore-end"]
+        drawn = {seed: self.generate(*words, "--seed", seed) for seed in (1, 2, 3)}
+        for seed, found in drawn.items():
+            self.assertEqual(self.generate(*words, "--seed", seed), found)
+            self.assertEqual(len(found[0]["ids"]), 20)
+        self.assertEqual(len({json.dumps(found) for found in drawn.values()}), 3)
+
+    def test_the_likeliest_token_of_eval_is_the_first_of_generate(self):
+        prompts = [list(b"alpha be"), [0, 5, 256], list(b"t")]
+        (self.dir / "ids.json").write_text(json.dumps(prompts))
+        self.cartan("eval", "--from", "run", "--ids", "ids.json", "--logits", "logits.safetensors")
+        tensors = harness.read_safetensors(self.dir / "logits.safetensors")
+        found = self.generate("--ids", "ids.json", "--max-new-tokens", 1)
+        for i, answer in enumerate(found):
+            last = tensors[f"logits.{i}"][1][-257:]
+            self.assertEqual(answer["ids"], [last.index(max(last))])
+
+    def test_text_goes_on_as_it_would_from_ids(self):
+        """The cache of keys and values gives what computing everything again gives."""
+        whole = self.generate("--prompt", "mesh", "--max-new-tokens", 8, "--ignore-end")[0]["ids"]
+        ids = list(b"mesh")
+        for token in whole:
+            (self.dir / "ids.json").write_text(json.dumps([ids]))
+            self.assertEqual(
+                self.generate("--ids", "ids.json", "--max-new-tokens", 1, "--ignore-end")[0]["ids"], [token]
+            )
+            ids.append(token)
+
+    def test_a_file_of_prompts_gives_a_line_each(self):
+        (self.dir / "prompts.txt").write_text("the\nof\nalpha beta\n")
+        found = self.generate("--prompts", "prompts.txt", "--max-new-tokens", 5)
+        self.assertEqual(len(found), 3)
+        self.assertEqual(found[2], self.generate("--prompt", "alpha beta", "--max-new-tokens", 5)[0])
+
+
+class Config(harness.Case):
+    def values(self, text):
+        """Keys and values without the sources, which name files and lines."""
+        return [line.rpartition(" # ")[0].strip() or line for line in text.splitlines() if not line.startswith("#")]
+
+    def test_what_is_printed_reads_back_as_the_same(self):
+        given = harness.option_words(
+            {**harness.TINY, "data.train": [0.7, "some/data", 0.3, "an#other"], "run.dir": "a #b"}
+        )
+        for ranks in ([], ["--ranks", 4]):
+            first = self.cartan("config", *given, *ranks).out
+            (self.dir / "out.ini").write_text(first)
+            second = self.cartan("config", "--config", "out.ini", *ranks).out
+            self.assertEqual(self.values(first), self.values(second))
+        self.assertIn("dp = 4", self.values(second))
+
+    def test_each_value_has_its_source(self):
+        (self.dir / "one.ini").write_text("[run]\nsteps = 7\n[optim]\nlr = 0.5\n")
+        (self.dir / "two.ini").write_text("[optim]\nlr = 0.25\nclip = 2\n")
+        words = ["--config", "one.ini", "--config", "two.ini", "--optim.clip", 3, "--model.preset", "tiny"]
+        text = self.cartan("config", *words).out
+        sources = dict(line.split("#", 1) for line in text.splitlines() if " = " in line and "#" in line)
+        sources = {key.strip(): source.strip() for key, source in sources.items()}
+        for entry, source in {
+            "steps = 7": "one.ini:2",
+            "lr = 0.25": "two.ini:2",
+            "clip = 3": "command line",
+            "preset = tiny": "command line",
+            "beta1 = 0.9": "default",
+        }.items():
+            self.assertEqual(sources.get(entry), source, text)
+        self.assertTrue(any(source == "preset tiny" for source in sources.values()), text)
+
+    def test_the_configuration_of_a_run_repeats_it(self):
+        self.train("run", {"schedule.kind": "cosine", "schedule.warmup": 1, "batch.micro": 3}, ranks=2)
+        self.cartan("train", "--config", "run/config.ini", "--run.dir", "again", ranks=2)
+        self.assert_same_run("run", "again")
+        # On other ranks: what was derived for two is not binding.
+        self.cartan("train", "--config", "run/config.ini", "--run.dir", "other", "--dp", 0, ranks=4)
+        self.assert_same_run("run", "other")
+
+
+if __name__ == "__main__":
+    harness.main()
