@@ -58,7 +58,7 @@ void embedding_backward(const Context& context, std::span<const std::int32_t> id
       static_cast<std::size_t>(fold_buffers(*dtable.plan) * std::min(kMaxCols, dout.cols + 15)) *
       sizeof(float);
   if (lists_bytes + tile_bytes > kScratchBytes) {
-    throw InternalError(
+    throw ConfigError(
         "a micro-batch of {} tokens does not fit the scratch memory of {} bytes a thread: use a "
         "smaller batch.micro",
         shape.tokens(), kScratchBytes);

@@ -116,7 +116,7 @@ void weight_gradient(const Context& context, Gemm& gemm, ConstMatrix dy, ConstMa
   const std::size_t needed =
       packing + static_cast<std::size_t>(buffers * TileFold::buffer_floats(largest)) * sizeof(float);
   if (needed > kScratchBytes) {
-    throw InternalError(
+    throw ConfigError(
         "a micro-batch of {} sequences needs {} bytes of scratch a thread, {} are set aside: use a "
         "smaller batch.micro",
         shape.sequences, needed, kScratchBytes);
