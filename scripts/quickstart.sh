@@ -73,5 +73,5 @@ cat << END
   checkpoint   $checkpoint   ($cartan inspect $checkpoint)
   metrics      $run/metrics.jsonl
   start over   rm -r $run && scripts/quickstart.sh
-  go further   raise steps in $config, or: mpirun -n 2 $cartan train --config $config --steps 400
+  go further   raise steps in $config, or: mpirun -n 2 $cartan train --config $config --steps 800
 END

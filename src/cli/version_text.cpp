@@ -36,7 +36,7 @@ std::string onednn_version() {
 }  // namespace
 
 std::string version_text() {
-  return fmt::format("cartan    {}\ncompiler  {}\nMPI       {}\nHDF5      {}\noneDNN    {}\n", version(),
+  return fmt::format("cartan {}\ncompiler  {}\nMPI       {}\nHDF5      {}\noneDNN    {}\n", version(),
                      trim(kCompiler), trim(comm::Session::library_version()), hdf5_version(),
                      onednn_version());
 }
