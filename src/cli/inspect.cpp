@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "cartan/core/json.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/data/inspect.hpp"
 #include "cartan/store/checkpoint.hpp"

@@ -1,5 +1,6 @@
 // One pass in pieces, so that a dataset of any size is read with little memory.
 #include "cartan/data/inspect.hpp"
+#include "cartan/core/json.hpp"
 
 #include <algorithm>
 #include <vector>

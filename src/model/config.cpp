@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "cartan/core/json.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/model/parameters.hpp"
 

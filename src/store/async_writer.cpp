@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cartan/core/error.hpp"
+#include "cartan/core/json.hpp"
 #include "cartan/core/log.hpp"
 #include "cartan/store/checkpoint.hpp"
 

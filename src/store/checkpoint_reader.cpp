@@ -8,6 +8,7 @@
 #include "cartan/core/canonical_tree.hpp"
 #include "cartan/core/error.hpp"
 #include "cartan/core/hash.hpp"
+#include "cartan/core/json.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/store/checkpoint.hpp"
 #include "file_access.hpp"

@@ -12,6 +12,7 @@
 
 #include "cartan/core/error.hpp"
 #include "cartan/core/hash.hpp"
+#include "cartan/core/json.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/core/version.hpp"
 #include "file_access.hpp"

@@ -1,5 +1,7 @@
 #include "cartan/train/loaded_model.hpp"
 
+#include "cartan/core/json.hpp"
+
 namespace cartan::train {
 namespace {
 

@@ -5,6 +5,7 @@
 
 #include "cartan/core/error.hpp"
 #include "cartan/core/file.hpp"
+#include "cartan/core/json.hpp"
 #include "cartan/core/text.hpp"
 
 namespace cartan::train {

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <vector>
 
-#include "cartan/core/json.hpp"
+#include "cartan/core/json_fwd.hpp"
 #include "cartan/core/types.hpp"
 
 namespace cartan::train {

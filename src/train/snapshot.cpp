@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "cartan/core/json.hpp"
 #include "cartan/core/narrow.hpp"
 
 namespace cartan::train {

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "cartan/core/file.hpp"
+#include "cartan/core/json.hpp"
 #include "cartan/core/log.hpp"
 #include "cartan/core/narrow.hpp"
 #include "cartan/core/text.hpp"

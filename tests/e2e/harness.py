@@ -242,6 +242,19 @@ class Case(unittest.TestCase):
     def train(self, run, options=None, expect=DONE, ranks=0, **more):
         return self.cartan(*self.train_words(run, options), expect=expect, ranks=ranks, **more)
 
+    def train_all(self, runs, at_once=3):
+        """Runs by name: (ranks, options, environment). A few at a time, because a short run mostly waits."""
+        results, jobs = {}, {}
+        for run, (ranks, options, *env) in runs.items():
+            if len(jobs) == at_once:
+                first = next(iter(jobs))
+                results[first] = jobs.pop(first).finish()
+            jobs[run] = self.start_train(run, options, ranks, env=env[0] if env else None)
+        results.update({run: job.finish() for run, job in jobs.items()})
+        for result in results.values():
+            self.assertEqual(result.code, DONE, result)
+        return results
+
     # What a run left
 
     def metrics(self, run):

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "cartan/core/error.hpp"
+#include "cartan/core/json.hpp"
 #include "support/golden.hpp"
 
 namespace cartan::infer {

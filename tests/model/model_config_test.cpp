@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "cartan/core/json.hpp"
 #include "cartan/model/block.hpp"
 #include "cartan/model/config.hpp"
 

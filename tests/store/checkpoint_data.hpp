@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "cartan/core/json.hpp"
 #include "cartan/store/checkpoint.hpp"
 
 namespace cartan::testing {

@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "cartan/core/file.hpp"
+#include "cartan/core/json.hpp"
 #include "checkpoint_data.hpp"
 
 namespace cartan::store {

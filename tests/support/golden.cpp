@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cartan/core/json.hpp"
 #include "cartan/core/narrow.hpp"
 
 namespace cartan::testing {

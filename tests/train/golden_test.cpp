@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "cartan/comm/session.hpp"
+#include "cartan/core/json.hpp"
 #include "cartan/core/narrow.hpp"
 #include "cartan/optim/schedule.hpp"
 #include "cartan/train/engine.hpp"

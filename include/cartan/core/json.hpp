@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-namespace cartan {
+#include "cartan/core/json_fwd.hpp"
 
-using Json = nlohmann::ordered_json;
+namespace cartan {
 
 /// Parses `text`. Throws DataError that names `where` (a path) and the line and column of the fault.
 Json parse_json(std::string_view text, std::string_view where);

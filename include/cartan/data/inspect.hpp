@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "cartan/core/json.hpp"
+#include "cartan/core/json_fwd.hpp"
 #include "cartan/data/indexed_dataset.hpp"
 
 namespace cartan::data {

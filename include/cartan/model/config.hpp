@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cartan/core/error.hpp"
-#include "cartan/core/json.hpp"
+#include "cartan/core/json_fwd.hpp"
 #include "cartan/core/types.hpp"
 
 namespace cartan::model {

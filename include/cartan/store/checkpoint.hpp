@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "cartan/comm/communicator.hpp"
-#include "cartan/core/json.hpp"
+#include "cartan/core/json_fwd.hpp"
 #include "cartan/core/types.hpp"
 
 namespace cartan::store {

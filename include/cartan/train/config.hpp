@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "cartan/comm/mesh.hpp"
-#include "cartan/core/json.hpp"
 #include "cartan/data/config.hpp"
 #include "cartan/model/config.hpp"
 #include "cartan/optim/config.hpp"
