@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cartan/comm/session.hpp"
+#include "cartan/core/json.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/core/version.hpp"
 #include "cartan/store/checkpoint.hpp"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -67,7 +68,7 @@ Failure describe_current_exception() {
     return {static_cast<int>(error.code()), error.what()};
   } catch (const std::bad_alloc&) {
     return {static_cast<int>(ExitCode::environment), "out of memory: use a smaller model, batch or sequence"};
-  } catch (const std::filesystem::filesystem_error& error) {
+  } catch (const std::system_error& error) {  // files and standard output
     return {static_cast<int>(ExitCode::io), error.what()};
   } catch (const std::exception& error) {
     return {static_cast<int>(ExitCode::internal),
@@ -173,7 +174,10 @@ int run_program(int argc, char** argv, std::span<const CommandEntry> commands) {
     return static_cast<int>(ExitCode::usage);
   }
   try {
-    return dispatch(commands, words, argc, argv, place);
+    const int code = dispatch(commands, words, argc, argv, place);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      throw IoError("cannot write to standard output: {}", errno_text(errno));
+    return code;
   } catch (...) {
     return fail(place);
   }

@@ -53,9 +53,11 @@ class ValueWriter {
   /// Returns the checksums of what this rank wrote. Collective; a failure of any rank ends the rounds on all
   /// and stays in the agreement.
   std::vector<BlockHash> write_to(SharedFile& file) {
-    const Index rounds = owner_rounds(table_, comm_.size());
+    const auto expected = exchange_counts(comm_, message_bytes(shares_, table_, comm_.size()));
+    const std::int64_t all = std::accumulate(expected.begin(), expected.end(), std::int64_t{0});
+    const Index rounds = comm_.max(1 + all / kRoundBytes);
     for (Index round = 0; round < rounds; ++round) {
-      const auto messages = exchange_fragments(round);
+      const auto messages = exchange_fragments(round, rounds);
       if (!messages) break;
       std::optional<AssembledBlocks> assembled;
       std::vector<BlockRun> runs;
@@ -78,8 +80,8 @@ class ValueWriter {
   }
 
   /// Nothing if some rank has failed.
-  std::optional<std::vector<std::byte>> exchange_fragments(Index round) {
-    Outgoing outgoing = pack_fragments(shares_, table_, comm_.size(), round);
+  std::optional<std::vector<std::byte>> exchange_fragments(Index round, Index rounds) {
+    Outgoing outgoing = pack_fragments(shares_, table_, comm_.size(), round, rounds);
     const auto incoming = exchange_counts(comm_, outgoing.counts);
     agreement_.attempt([&] {  // slabs that overlap many times could send more than MPI can count
       narrow<int>(std::accumulate(incoming.begin(), incoming.end(), std::int64_t{0}));

@@ -42,6 +42,16 @@ ExitCode code_of(const std::exception_ptr& error) {
   }
 }
 
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "unknown exception";
+  }
+}
+
 std::vector<int> narrow_all(const std::vector<std::int64_t>& counts) {
   std::vector<int> out;
   for (const std::int64_t count : counts) out.push_back(narrow<int>(count));
@@ -67,8 +77,11 @@ void Agreement::settle() {
   const std::int64_t failure = worst();
   if (failure == 0) return;
   const auto rank = failure / kCodes - 1;
-  if (rank == comm_.rank()) std::rethrow_exception(error_);
-  throw_with_code(static_cast<ExitCode>(failure % kCodes), fmt::format("{} failed on rank {}", what_, rank));
+  const bool is_mine = rank == comm_.rank();
+  const std::string reason = broadcast_text(comm_, is_mine ? text_of(error_) : "", narrow<int>(rank));
+  if (is_mine) std::rethrow_exception(error_);
+  throw_with_code(static_cast<ExitCode>(failure % kCodes),
+                  fmt::format("{} failed on rank {}: {}", what_, rank, reason));
 }
 
 std::string broadcast_text(comm::Communicator& comm, std::string text, int root) {

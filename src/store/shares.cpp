@@ -21,6 +21,13 @@ void sort_fragments(std::vector<Fragment>& fragments) {
   });
 }
 
+/// Those that belong to the blocks of a range.
+std::span<const Fragment> fragments_of(const Shares& shares, LeafRange blocks) {
+  const auto before = [](const Fragment& fragment, Index block) { return fragment.block < block; };
+  const auto begin = std::lower_bound(shares.fragments.begin(), shares.fragments.end(), blocks.begin, before);
+  return {begin, std::lower_bound(begin, shares.fragments.end(), blocks.end, before)};
+}
+
 std::vector<Fragment> unpack_fragments(std::span<const std::byte> messages) {
   std::vector<Fragment> fragments;
   while (!messages.empty()) {
@@ -87,30 +94,30 @@ Shares split_slabs(std::span<const TensorInfo> tensors, const BlockTable& table,
   return shares;
 }
 
-LeafRange owned_blocks(const BlockTable& table, int rank, int ranks, Index round) {
+LeafRange owned_blocks(const BlockTable& table, int rank, int ranks, Index round, Index rounds) {
   const LeafRange all = leaf_range(table.blocks(), rank, ranks);
-  const Index begin = std::min(all.begin + round * kRoundBlocks, all.end);
-  return {begin, std::min(begin + kRoundBlocks, all.end)};
+  const LeafRange part = leaf_range(all.end - all.begin, round, rounds);
+  return {all.begin + part.begin, all.begin + part.end};
 }
 
-Index owner_rounds(const BlockTable& table, int ranks) {
-  const Index most = (table.blocks() + ranks - 1) / ranks;
-  return (most + kRoundBlocks - 1) / kRoundBlocks;
+std::vector<std::int64_t> message_bytes(const Shares& shares, const BlockTable& table, int ranks) {
+  std::vector<std::int64_t> bytes(static_cast<std::size_t>(ranks), 0);
+  for (int owner = 0; owner < ranks; ++owner)
+    for (const Fragment& fragment : fragments_of(shares, leaf_range(table.blocks(), owner, ranks)))
+      bytes[static_cast<std::size_t>(owner)] +=
+          static_cast<std::int64_t>(sizeof(FragmentHeader) + fragment.bytes);
+  return bytes;
 }
 
-Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks, Index round) {
+Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks, Index round, Index rounds) {
   Outgoing out{{}, std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 0)};
-  auto next = shares.fragments.begin();
-  for (int owner = 0; owner < ranks && next != shares.fragments.end(); ++owner) {
-    const LeafRange blocks = owned_blocks(table, owner, ranks, round);
+  for (int owner = 0; owner < ranks; ++owner) {
     const std::size_t before = out.bytes.size();
-    next = std::lower_bound(next, shares.fragments.end(), blocks.begin,
-                            [](const Fragment& fragment, Index block) { return fragment.block < block; });
-    for (; next != shares.fragments.end() && next->block < blocks.end; ++next) {
-      const FragmentHeader header{next->block, next->begin, next->bytes};
+    for (const Fragment& fragment : fragments_of(shares, owned_blocks(table, owner, ranks, round, rounds))) {
+      const FragmentHeader header{fragment.block, fragment.begin, fragment.bytes};
       const auto bytes = std::as_bytes(std::span(&header, 1));
       out.bytes.insert(out.bytes.end(), bytes.begin(), bytes.end());
-      out.bytes.insert(out.bytes.end(), next->data, next->data + next->bytes);
+      out.bytes.insert(out.bytes.end(), fragment.data, fragment.data + fragment.bytes);
     }
     out.counts[static_cast<std::size_t>(owner)] = static_cast<std::int64_t>(out.bytes.size() - before);
   }

@@ -2,8 +2,9 @@
 // it in one slab; or else its owner, to whom every holder sends its part. So all writes are large, and the
 // checksums, like the file, do not depend on the ranks.
 //
-// Owners have ranges of blocks of equal number. A save runs in rounds; in each one an owner treats
-// kRoundBlocks of its blocks at the most, which bounds the memory.
+// Owners have ranges of blocks of equal number. Fragments travel in rounds: in each one an owner puts a part
+// of its blocks together, which bounds the memory. Where ranks hold large contiguous shares there is one
+// round.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,6 @@
 #include "shared_file.hpp"
 
 namespace cartan::store {
-
-inline constexpr Index kRoundBlocks = 128;  // 32 MiB
 
 /// A run of whole blocks, one after another in memory as in the file.
 struct BlockRun {
@@ -47,13 +46,16 @@ inline constexpr Index kLargestRun = 16;
 /// twice.
 Shares split_slabs(std::span<const TensorInfo> tensors, const BlockTable& table, std::span<const Slab> slabs);
 
-/// Which blocks rank `rank` of `ranks` puts together in round `round`.
-LeafRange owned_blocks(const BlockTable& table, int rank, int ranks, Index round);
-/// Rounds that the owner with the most blocks needs.
-Index owner_rounds(const BlockTable& table, int ranks);
+/// Bytes of fragments, with their headers, that an owner should receive in a round.
+inline constexpr std::int64_t kRoundBytes = std::int64_t{32} << 20;
 
+/// Which blocks rank `rank` of `ranks` puts together in round `round` of `rounds`.
+LeafRange owned_blocks(const BlockTable& table, int rank, int ranks, Index round, Index rounds);
+
+/// Bytes that the messages of all rounds together will have, for each owner.
+std::vector<std::int64_t> message_bytes(const Shares& shares, const BlockTable& table, int ranks);
 /// The fragments of a round as messages to the blocks' owners.
-Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks, Index round);
+Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks, Index round, Index rounds);
 
 /// Blocks put together from fragments.
 class AssembledBlocks {

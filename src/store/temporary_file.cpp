@@ -9,6 +9,7 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <utility>
 
 #include "cartan/core/error.hpp"
@@ -67,6 +68,19 @@ void TemporaryFile::commit() {
   sync_directory(folder_of(final_path_));
 }
 
+namespace {
+
+/// A dead process that nobody has waited for, as in a container whose first process does not.
+bool is_zombie(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string line;
+  std::getline(stat, line);
+  const auto name_end = line.rfind(')');  // the state follows the program's name
+  return name_end != std::string::npos && line.size() > name_end + 2 && line[name_end + 2] == 'Z';
+}
+
+}  // namespace
+
 bool is_abandoned(const std::filesystem::path& file) {
   const std::string name = file.filename().string();
   const auto mark = name.find(kMark), dot = name.rfind('.');
@@ -75,7 +89,7 @@ bool is_abandoned(const std::filesystem::path& file) {
   const char* end = name.data() + name.size();
   if (std::from_chars(name.data() + dot + 1, end, pid).ptr != end || pid <= 0) return false;
   if (name.substr(mark + kMark.size(), dot - mark - kMark.size()) == host_name())
-    return ::kill(pid, 0) != 0 && errno == ESRCH;
+    return (::kill(pid, 0) != 0 && errno == ESRCH) || is_zombie(pid);
   std::error_code error;
   const auto written = std::filesystem::last_write_time(file, error);
   return !error && std::filesystem::file_time_type::clock::now() - written > std::chrono::hours(1);

@@ -1,12 +1,18 @@
 #include "cartan/train/loaded_model.hpp"
 
 #include "cartan/core/json.hpp"
+#include "cartan/core/log.hpp"
 
 namespace cartan::train {
 namespace {
 
+/// The checkpoint, verified.
 std::filesystem::path find_checkpoint(const std::filesystem::path& from, comm::Communicator& comm) {
-  if (!std::filesystem::is_directory(from)) return from;
+  if (!std::filesystem::is_directory(from)) {
+    comm::all_or_none(comm, "verifying the checkpoint",
+                      [&] { store::CheckpointReader(from).verify_part(comm.rank(), comm.size()); });
+    return from;
+  }
   if (std::filesystem::exists(from / "config.json"))
     throw ConfigError(
         "{}: this version of cartan has no reader for Hugging Face folders; use a checkpoint or run "
@@ -14,6 +20,9 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& from, comm::C
         from.string());
   const auto found = store::find_newest_good(from, comm);
   if (!found) throw MissingError("{}: no good checkpoint in this directory", from.string());
+  if (comm.rank() == 0)
+    for (const std::string& rejected : found->rejected)
+      log::warning("store", "checkpoint passed over: {}", rejected);
   return found->path;
 }
 

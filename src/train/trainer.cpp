@@ -82,7 +82,6 @@ void Run::prepare_directory() {
     std::filesystem::create_directories(dir_ / "checkpoints", error);
     if (error)
       throw IoError("cannot create run.dir {}: {}", (dir_ / "checkpoints").string(), error.message());
-    write_file_atomically(dir_ / "config.ini", config_ini_);
   });
 }
 
@@ -292,8 +291,10 @@ ExitCode Run::execute() {
   data::BatchLoader loader(sources_.train, options);
 
   std::optional<MetricsFile> metrics;
-  comm::all_or_none(mesh_.world(), "opening metrics.jsonl", [&] {
-    if (speaks()) metrics.emplace(dir_, state_.step);
+  comm::all_or_none(mesh_.world(), "opening the files of run.dir", [&] {
+    if (!speaks()) return;
+    write_file_atomically(dir_ / "config.ini", config_ini_);  // not before the checkpoint was found to fit
+    metrics.emplace(dir_, state_.step);
   });
   Progress progress(state_.step + 1, config_.run.steps, config_.run.log_every,
                     speaks() && wants_bar(config_.run.progress));

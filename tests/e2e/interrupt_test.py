@@ -71,7 +71,7 @@ class Interrupt(harness.Case):
                 job.process.send_signal(number)
                 result = job.finish(30)
                 self.assertEqual(result.code, 128 + number, result)
-                self.assertLess(time.monotonic() - begin, 2)
+                self.assertLess(time.monotonic() - begin, 5)
                 self.assertEqual(self.steps_done(run), 0)
 
     def test_stop_ends_a_run_that_is_under_way(self):
@@ -116,7 +116,7 @@ class Interrupt(harness.Case):
         os.kill(pids[2], signal.SIGKILL)
         result = job.finish(15)
         self.assertNotEqual(result.code, 0, result)
-        harness.until(lambda: not any(harness.is_running(pid) for pid in pids), "all ranks are gone", 5)
+        harness.until(lambda: not any(harness.is_running(pid) for pid in pids), "all ranks are gone", 10)
         self.assert_goes_on("run", self.checkpoints("run")[-1], 2)
 
 

@@ -82,15 +82,36 @@ TEST(Shares, RefuseSlabsOutsideOfTheTensor) {
 TEST(Shares, OwnersCoverEveryBlockOnceOverAllRounds) {
   const std::vector<TensorInfo> tensors{{"m/a", DType::f32, {65536 * 1500 + 1}}};  // no memory behind it
   const BlockTable table(tensors);
-  for (const int ranks : {1, 2, 3, 7, 2000}) {
-    std::vector<int> seen(static_cast<std::size_t>(table.blocks()), 0);
-    for (Index round = 0; round < owner_rounds(table, ranks); ++round)
-      for (int rank = 0; rank < ranks; ++rank) {
-        const LeafRange owned = owned_blocks(table, rank, ranks, round);
-        EXPECT_LE(owned.end - owned.begin, kRoundBlocks);
-        for (Index block = owned.begin; block < owned.end; ++block) ++seen[static_cast<std::size_t>(block)];
+  for (const int ranks : {1, 2, 3, 7, 2000})
+    for (const Index rounds : {1, 2, 5, 1000}) {
+      std::vector<int> seen(static_cast<std::size_t>(table.blocks()), 0);
+      for (Index round = 0; round < rounds; ++round)
+        for (int rank = 0; rank < ranks; ++rank) {
+          const LeafRange owned = owned_blocks(table, rank, ranks, round, rounds);
+          for (Index block = owned.begin; block < owned.end; ++block) ++seen[static_cast<std::size_t>(block)];
+        }
+      EXPECT_THAT(seen, ::testing::Each(1)) << ranks << " ranks, " << rounds << " rounds";
+    }
+}
+
+TEST(Shares, PackEveryFragmentOnceOverAllRounds) {
+  const std::vector<TensorInfo> tensors{{"m/a", DType::f32, {65536 * 20}}};
+  const BlockTable table(tensors);
+  std::vector<std::byte> memory(4000);
+  std::vector<Slab> slabs;
+  for (Index block = 0; block < 20; ++block)
+    slabs.push_back({0, block * 65536 + 7, 10 * block + 1, memory.data()});
+  const Shares shares = split_slabs(tensors, table, slabs);
+  for (const int ranks : {1, 3, 64}) {
+    const auto expected = message_bytes(shares, table, ranks);
+    for (const Index rounds : {1, 4, 100}) {
+      std::vector<std::int64_t> sums(static_cast<std::size_t>(ranks), 0);
+      for (Index round = 0; round < rounds; ++round) {
+        const Outgoing out = pack_fragments(shares, table, ranks, round, rounds);
+        for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += out.counts[i];
       }
-    EXPECT_THAT(seen, ::testing::Each(1)) << ranks;
+      EXPECT_EQ(sums, expected);
+    }
   }
 }
 
@@ -101,7 +122,7 @@ TEST(Shares, AssemblingNamesWhatIsMissingOrDouble) {
     Outgoing out;
     for (const Slab& slab : slabs) {  // each slab from another rank
       const Shares shares = split_slabs(kTensors, table, std::span(&slab, 1));
-      const auto bytes = pack_fragments(shares, table, 1, 0).bytes;
+      const auto bytes = pack_fragments(shares, table, 1, 0, 1).bytes;
       out.bytes.insert(out.bytes.end(), bytes.begin(), bytes.end());
     }
     return message_of<InternalError>([&] { AssembledBlocks(kTensors, table, out.bytes); });

@@ -73,16 +73,14 @@ TEST_F(ParallelCheckpoint, HasTheSameBytesHoweverItIsDealtOut) {
   }
 }
 
-TEST_F(ParallelCheckpoint, IsWrittenInSeveralRoundsWhereLarge) {
-  const std::vector<TensorInfo> tensors{{"model/a", DType::f32, {30, 1000, 1001}},
-                                        {"model/b", DType::f32, {3}}};
+TEST_F(ParallelCheckpoint, SendsManyFragmentsInSeveralRounds) {
+  if (world().size() != 2) GTEST_SKIP() << "two ranks are enough for a test this large";
+  const std::vector<TensorInfo> tensors{{"model/a", DType::f32, {19000, 1001}}, {"model/b", DType::f32, {3}}};
   auto data = all_bytes(tensors);
-  for (const Deal how : {Deal::even, Deal::last_has_all}) {
-    const auto slabs = deal(tensors, data, how, world().rank(), world().size());
-    write_checkpoint(file("a.h5"), {}, tensors, slabs, world(), {});
-    if (root()) expect_content(file("a.h5"), tensors);
-    world().barrier();
-  }
+  const auto slabs =
+      deal(tensors, data, Deal::crumbs, world().rank(), 2);  // all of it in fragments: 38 MB an owner
+  write_checkpoint(file("a.h5"), {}, tensors, slabs, world(), {});
+  if (root()) expect_content(file("a.h5"), tensors);
 }
 
 TEST_F(ParallelCheckpoint, TakesHintsAndRefusesWrongOnes) {
