@@ -16,7 +16,7 @@ test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
   clang-format clang-tidy shellcheck
   slurmctld slurmd slurm-client munge libpmix-dev
-  python3 python3-venv
+  python3 python3-venv python3-h5py
 )
 case ${1:-} in
   '') ;;

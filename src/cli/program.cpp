@@ -104,7 +104,9 @@ int fail(const Place& place) {
       fmt::format("cartan: {}{}\n", names_rank ? fmt::format("rank {}: ", place.rank) : "", failure.message);
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
-  if (place.has_mpi) comm::Session::abort(failure.code);
+  if (place.has_mpi && place.world_size > 1) comm::Session::abort(failure.code);
+  if (place.has_mpi)
+    std::_Exit(failure.code);  // alone: nobody to abort, and MPI is not finalized after a failure
   return failure.code;
 }
 
