@@ -45,7 +45,7 @@ fi
 say "the loss"
 # Twenty bars: each is the mean of a twentieth of the run.
 awk '
-  match($0, /"step": *[0-9]+/) { step = substr($0, RSTART, RLENGTH); sub(/.*: */, "", step) }
+  match($0, /"step": *[0-9]+/) { step = substr($0, RSTART, RLENGTH); sub(/.*: */, "", step); step += 0 }
   match($0, /"loss": *[-+.eE0-9]+/) {
     value = substr($0, RSTART, RLENGTH); sub(/.*: */, "", value)
     if (!(step in loss)) ++count

@@ -58,16 +58,17 @@ void sync_file(int fd, const std::filesystem::path& path) {
   if (::fsync(fd) != 0) throw IoError("cannot sync {}: {}", path.string(), errno_text(errno));
 }
 
-void set_size(int fd, const std::filesystem::path& path, std::uint64_t bytes) {
+bool has_space(int fd, std::uint64_t bytes) {
   struct statvfs disk {};
-  if (::fstatvfs(fd, &disk) == 0 && disk.f_blocks > 0) {
-    const std::uint64_t blocks = ::geteuid() == 0 ? disk.f_bfree : disk.f_bavail;
-    const std::uint64_t available = blocks * disk.f_frsize;
-    if (available < bytes)
-      throw IoError("cannot write {}: {} ({} needed, {} free)", path.string(), errno_text(ENOSPC),
-                    format_bytes(bytes), format_bytes(available));
-  }
-  if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0)
+  if (::fstatvfs(fd, &disk) != 0 || disk.f_blocks == 0) return true;
+  const std::uint64_t blocks = ::geteuid() == 0 ? disk.f_bfree : disk.f_bavail;
+  if (blocks >= bytes / disk.f_frsize + 1) return true;
+  errno = ENOSPC;
+  return false;
+}
+
+void set_size(int fd, const std::filesystem::path& path, std::uint64_t bytes) {
+  if (!has_space(fd, bytes) || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0)
     throw IoError("cannot write {} ({}): {}", path.string(), format_bytes(bytes), errno_text(errno));
 }
 

@@ -28,6 +28,9 @@ void write_at(int fd, const std::filesystem::path& path, std::uint64_t position,
               std::span<const std::byte> in);
 /// Throws IoError.
 void sync_file(int fd, const std::filesystem::path& path);
+/// Whether the disk of an open file has so many bytes left for this user, as far as it says; sets errno if
+/// not.
+bool has_space(int fd, std::uint64_t bytes);
 /// Gives an empty file its size, if so much is free: a full disk is noticed before anything is written.
 /// (Space is not allocated: that costs as much as writing on some file systems. Another writer may still be
 /// faster, and quotas are met later.) Throws IoError: disk full, file too large.

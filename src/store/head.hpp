@@ -1,11 +1,11 @@
 // The head of a checkpoint: user block, HDF5's structures, /state, /tensors and /checksums; the tensors'
 // values follow.
 //
-// Rank 0 lets HDF5 lay out the whole file as a sparse file in memory, so that the library neither waits for
-// the disk nor meets a full one, and takes its first bytes; every dataset has its place then, and ranks write
-// values straight to their positions. HDF5 1.10 has no call that writes many datasets at once: one collective
-// H5Dwrite for each of a model's thousand tensors costs more than the bytes do (perf/checkpoint_io measures
-// it).
+// Rank 0 lets HDF5 lay out the whole file as a sparse file in memory and takes its first bytes; every dataset
+// has its place then, and ranks write values straight to their positions. Why not by H5Dwrite: HDF5 1.10
+// cannot write many datasets by one call, so a model's thousand tensors are a thousand collective writes of
+// several exchanges each (perf/checkpoint_io compares); a range of elements is no hyperslab; and a write or
+// close that fails on one rank (disk full) leaves the library in a state that hangs or crashes the process.
 #pragma once
 
 #include <cstddef>

@@ -113,7 +113,7 @@ class Scratch {
       name_ = (folder / "cartan-head-XXXXXX").string();
       fd_ = Descriptor(::mkostemp(name_.data(), O_CLOEXEC));
       named_ = static_cast<bool>(fd_);
-      if (fd_ && ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(head_bytes)) == 0 &&
+      if (fd_ && has_space(fd_.get(), head_bytes) &&
           ::ftruncate(fd_.get(), static_cast<off_t>(file_bytes)) == 0)
         return;
       reason_ = errno;
