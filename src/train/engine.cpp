@@ -7,6 +7,7 @@
 
 #include "cartan/core/narrow.hpp"
 #include "cartan/model/head.hpp"
+#include "train/device_batch.hpp"
 
 namespace cartan::train {
 namespace {
@@ -51,8 +52,7 @@ struct Engine::State {
         flat(layout, {compute_dtype(), slots}, device, plane),
         stage(config.model, range, stage_options(), device),
         optimizer(config.optim, flat, plane),
-        batch_memory(
-            device.allocate(4 * batch_bytes(), device::MemoryKind::activations, "tokens of a micro-batch")),
+        device_batch(device, micro_shape().tokens()),
         communication(overlap ? device.make_stream("reduction") : nullptr),
         reducer(flat, plane, tree,
                 static_cast<Index>(config.zero.bucket_mb * (1 << 20) / static_cast<double>(sizeof(float))),
@@ -68,9 +68,6 @@ struct Engine::State {
 
   DType compute_dtype() const { return dtype_from_name(config.precision.compute); }
   device::SequenceShape micro_shape() const { return {config.batch.micro, config.data.seq}; }
-  std::size_t batch_bytes() const {
-    return narrow<std::size_t>(micro_shape().tokens()) * sizeof(std::int32_t);
-  }
   model::StageOptions stage_options() const {
     const int head_slots =
         model::head_slots_needed(folds, model::head_chunks(micro_shape(), config.model.vocab));
@@ -84,26 +81,6 @@ struct Engine::State {
     std::vector<model::UnitView> views = flat.unit_views(&plan);
     if (fused && layout.tied_gradient_begin()) views.front().gradient.plan = &tied_plan;
     return views;
-  }
-
-  /// Copies a micro-batch to the device.
-  model::BatchView upload(const data::MicroBatch& micro) {
-    const data::Batch& host = micro.batch;
-    const auto tokens = narrow<std::size_t>(host.sequences * host.seq);
-    CARTAN_ASSERT(tokens * sizeof(std::int32_t) <= batch_bytes());
-    std::size_t array = 0;
-    const auto copy = [&](const std::vector<std::int32_t>& values) {
-      auto* target = reinterpret_cast<std::int32_t*>(batch_memory.as<std::byte>() + array++ * batch_bytes());
-      device.copy_in(target, values.data(), tokens * sizeof(std::int32_t), device.compute_stream());
-      return std::span<const std::int32_t>(target, tokens);
-    };
-    model::BatchView view;
-    view.shape = {host.sequences, host.seq};
-    view.tokens = copy(host.tokens);
-    view.targets = copy(host.targets);
-    view.positions = copy(host.positions);
-    view.document_start = copy(host.document_start);
-    return view;
   }
 
   /// Adds the row losses of the last micro-batch, sequence by sequence.
@@ -173,7 +150,7 @@ struct Engine::State {
   shard::FlatState flat;
   model::Stage stage;
   optim::AdamW optimizer;
-  device::Buffer batch_memory;
+  DeviceBatch device_batch;
   std::unique_ptr<device::Stream> communication;
   shard::GradientReducer reducer;
   std::vector<float> host_losses;
@@ -201,7 +178,7 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
     if (action.kind == pipeline::ActionKind::forward) {
       auto begin = Clock::now();
       micro = &next();
-      batch = s.upload(*micro);
+      batch = s.device_batch.upload(micro->batch);
       result.times.data += seconds_since(begin);
       begin = Clock::now();
       s.stage.forward(batch, s.flat.unit_views(nullptr));
@@ -256,7 +233,7 @@ LossSum Engine::evaluate(const NextBatch& next) {
   const std::vector<model::UnitView> units = s.flat.unit_views(nullptr);
   for (std::size_t i = 0; i < s.folds.size(); ++i) {
     const data::MicroBatch& micro = next();
-    const model::BatchView batch = s.upload(micro);
+    const model::BatchView batch = s.device_batch.upload(micro.batch);
     s.stage.forward(batch, units);
     s.stage.loss(batch, units);
     s.collect_losses(micro, losses, counts);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "cartan/core/narrow.hpp"
+#include "train/device_batch.hpp"
 
 namespace cartan::train {
 namespace {
@@ -19,9 +20,7 @@ class Forward {
         units_(model.state->unit_views(nullptr)),
         stage_(model.config, {0, model.config.layers + 2}, {units_.front().dtype, shape, false, 0, 0},
                device),
-        capacity_(narrow<std::size_t>(shape.tokens())),
-        integers_(device.allocate(4 * capacity_ * sizeof(std::int32_t), device::MemoryKind::activations,
-                                  "tokens of a micro-batch")) {}
+        device_batch_(device, shape.tokens()) {}
 
   /// Losses of the rows.
   std::vector<float> losses(const data::Batch& host) {
@@ -47,20 +46,7 @@ class Forward {
 
  private:
   model::BatchView run(const data::Batch& host) {
-    const auto tokens = narrow<std::size_t>(host.sequences * host.seq);
-    CARTAN_ASSERT(tokens <= capacity_);
-    std::size_t array = 0;
-    const auto upload = [&](const std::vector<std::int32_t>& values) {
-      auto* target = integers_.as<std::int32_t>() + array++ * capacity_;
-      device_.copy_in(target, values.data(), tokens * sizeof(std::int32_t), device_.compute_stream());
-      return std::span<const std::int32_t>(target, tokens);
-    };
-    model::BatchView batch;
-    batch.shape = {host.sequences, host.seq};
-    batch.tokens = upload(host.tokens);
-    batch.targets = upload(host.targets);
-    batch.positions = upload(host.positions);
-    batch.document_start = upload(host.document_start);
+    const model::BatchView batch = device_batch_.upload(host);
     stage_.forward(batch, units_);
     return batch;
   }
@@ -68,8 +54,7 @@ class Forward {
   device::Device& device_;
   std::vector<model::UnitView> units_;
   model::Stage stage_;
-  std::size_t capacity_;
-  device::Buffer integers_;
+  DeviceBatch device_batch_;
 };
 
 LossSum sum_row(std::span<const float> losses, std::span<const std::int32_t> targets) {
