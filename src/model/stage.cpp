@@ -183,7 +183,7 @@ struct Stage::State {
   device::Buffer memory, extra_head_slots;
   std::vector<BlockActivations> saved;
   BlockWorkspace work;
-  Matrix output, input_gradient;
+  Matrix output;
   Vector row_loss, logits, final_inv_rms;
 };
 
@@ -246,7 +246,6 @@ void Stage::backward(const BatchView& batch, std::span<const UnitView> units,
     std::swap(work.d_out, dx);
     unit_done(s.block_unit(i));
   }
-  s.input_gradient = work.d_out;
   if (!s.has_embedding) return;
   s.ops().embedding_backward(batch.tokens, work.d_out, batch.shape, s.config.vocab, units[0].gradient,
                              s.stream());
@@ -269,7 +268,5 @@ ConstMatrix Stage::hidden(Index layer, Index rows) const {
   const auto index = static_cast<std::size_t>(layer);
   return (index < s.saved.size() ? s.saved[index].x : s.output).row_block(0, rows);
 }
-
-ConstMatrix Stage::input_gradient(Index rows) const { return state_->input_gradient.row_block(0, rows); }
 
 }  // namespace cartan::model

@@ -72,6 +72,7 @@ class Run {
   RunState state_;
   RunState saved_;  ///< of the newest checkpoint
   SignalWatch signals_;
+  data::MicroBatch micro_;  ///< its arrays go round between step and loader, so that a step allocates none
   std::array<double, 5> phase_seconds_{};  ///< data, compute, exposed, optimizer, checkpoint
 };
 
@@ -198,10 +199,9 @@ void Run::step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progre
   const auto begin = Clock::now();
   const double comm_before = mesh_.data_plane().seconds();
   const double lr = optim::learning_rate(config_.schedule, config_.optim.lr, state_.step, config_.run.steps);
-  data::MicroBatch micro;
   const StepResult result = engine_.train_step(state_.step + 1, lr, [&]() -> const data::MicroBatch& {
-    CARTAN_ASSERT(loader.next(micro));
-    return micro;
+    CARTAN_ASSERT(loader.next(micro_));
+    return micro_;
   });
   state_.step += 1;
   state_.samples += config_.batch.global;

@@ -47,8 +47,6 @@ class Stage {
   void logits(std::span<const UnitView> units, Index begin, device::Matrix out);
   /// The output of layer `layer` of the last forward (0: embedding), for diagnosis. Training stages only.
   device::ConstMatrix hidden(Index layer, Index rows) const;
-  /// Gradient of the embedding's output, after backward; for diagnosis.
-  device::ConstMatrix input_gradient(Index rows) const;
 
  private:
   struct State;
