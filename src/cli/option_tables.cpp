@@ -226,7 +226,8 @@ std::vector<Option> recompute_options(train::RecomputeConfig& recompute) {
   return {
       {.key = "recompute.policy",
        .target = &recompute.policy,
-       .help = "what the backward pass computes again instead of keeping it; mlp: gate and up projections",
+       .help = "what the backward pass computes again instead of keeping it; mlp: the output, gate and up "
+               "projections",
        .words = {"none", "mlp"}},
       {.key = "recompute.layers",
        .target = &recompute.layers,

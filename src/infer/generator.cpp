@@ -19,17 +19,18 @@ constexpr Index kPrefillRows = 128;
 }  // namespace
 
 struct Generator::State {
-  State(const model::ModelConfig& config_, const shard::FlatState& parameters, Index max_length_,
+  State(const model::ModelConfig& config_, shard::FlatState& parameters, Index max_length_,
         device::Device& device_)
       : config(config_),
         device(device_),
         max_length(max_length_),
         rows(std::min(kPrefillRows, max_length_)),
-        units(parameters.unit_views(nullptr)),
+        compute(parameters.compute_dtype()),
+        units(parameters.units()),
         rope(model::make_rope_table(config_, max_length_, device_)) {
     const auto& flat = parameters.layout().units();
     for (std::size_t i = 1; i + 1 < flat.size(); ++i) blocks.emplace_back(config, *flat[i].spec);
-    head_offset = config.tied ? 0 : flat.back().spec->parameter("lm_head.weight").offset;
+    head_spec = flat.back().spec;
     model::ActivationLayout counting;
     lay_out(counting);
     memory =
@@ -39,15 +40,14 @@ struct Generator::State {
   }
 
   void lay_out(model::ActivationLayout& layout) {
-    const DType dtype = units.front().dtype;
-    saved = model::make_activations(layout, config, dtype, rows, true);
-    work = model::make_workspace(layout, config, dtype, rows, false);
-    output = layout.matrix(dtype, rows, config.hidden);
+    saved = model::make_activations(layout, config, compute, rows, true);
+    work = model::make_workspace(layout, config, compute, rows, false);
+    output = layout.matrix(compute, rows, config.hidden);
     logits = layout.matrix(DType::f32, 1, config.vocab);
     integers = layout.vector(DType::i32, 3 * rows);
     caches.clear();
     for (std::size_t i = 0; i < 2 * blocks.size(); ++i)
-      caches.push_back(layout.matrix(dtype, max_length, config.kv_heads * config.head_dim));
+      caches.push_back(layout.matrix(compute, max_length, config.kv_heads * config.head_dim));
   }
 
   /// Runs tokens that follow `cached` earlier ones; logits then holds those of the last token.
@@ -67,8 +67,6 @@ struct Generator::State {
     batch.tokens = upload(tokens, 0);
     batch.positions = upload(positions, 1);
     batch.document_start = upload(starts, 2);
-    const device::ConstMatrix table{units[0].data, units[0].dtype, config.vocab, config.hidden,
-                                    config.hidden};
     model::BlockActivations a = saved;
     for (Matrix* m : {&a.x, &a.qkv, &a.attention, &a.mid, &a.gate_up}) *m = m->row_block(0, count);
     if (config.qk_norm) a.qk = a.qk.row_block(0, count);
@@ -77,30 +75,32 @@ struct Generator::State {
     w.norm = work.norm.row_block(0, count);
     w.activated = work.activated.row_block(0, count);
     const Matrix out = output.row_block(0, count);
-    ops.embedding_forward(batch.tokens, table, a.x, stream);
+    {
+      const model::HeldUnit unit(units, 0);
+      ops.embedding_forward(
+          batch.tokens, {unit->data, unit->dtype, config.vocab, config.hidden, config.hidden}, a.x, stream);
+    }
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      blocks[i].decode(batch, units[i + 1], rope, a, w, caches[2 * i], caches[2 * i + 1], cached, out, ops,
-                       stream);
+      const model::HeldUnit unit(units, i + 1);
+      blocks[i].decode(batch, *unit, rope, a, w, caches[2 * i], caches[2 * i + 1], cached, out, ops, stream);
       ops.copy(out, a.x, stream);
     }
     const Matrix norm = w.norm.row_block(0, 1);
-    ops.rmsnorm_forward(out.row_block(count - 1, 1), {units.back().data, units.back().dtype, config.hidden},
-                        static_cast<float>(config.norm_eps), norm, {}, stream);
-    const model::UnitView& head = config.tied ? units.front() : units.back();
-    ops.linear_forward(norm,
-                       {device::advance(head.data, head.dtype, head_offset), head.dtype, config.vocab,
-                        config.hidden, config.hidden},
-                       {}, logits, false, {1, 1}, stream);
+    const model::HeldHead head(config, *head_spec, units, blocks.size() + 1);
+    ops.rmsnorm_forward(out.row_block(count - 1, 1), head.norm(), static_cast<float>(config.norm_eps), norm,
+                        {}, stream);
+    ops.linear_forward(norm, head.matrix(), {}, logits, false, {1, 1}, stream);
     stream.synchronize();  // the uploads above came from this function's memory
   }
 
   model::ModelConfig config;
   device::Device& device;
   Index max_length, rows;
-  std::vector<model::UnitView> units;
+  DType compute;
+  shard::FlatUnits units;
   model::RopeTable rope;
   std::vector<model::Block> blocks;
-  Index head_offset = 0;
+  const model::UnitSpec* head_spec = nullptr;
   device::Buffer memory;
   model::BlockActivations saved;
   model::BlockWorkspace work;
@@ -109,7 +109,7 @@ struct Generator::State {
   std::vector<Matrix> caches;  ///< keys and values of each block in turn
 };
 
-Generator::Generator(const model::ModelConfig& config, const shard::FlatState& state, Index max_length,
+Generator::Generator(const model::ModelConfig& config, shard::FlatState& state, Index max_length,
                      device::Device& device)
     : state_(std::make_unique<State>(config, state, max_length, device)) {}
 Generator::~Generator() = default;

@@ -86,18 +86,18 @@ void Block::project(const BatchView& batch, const UnitView& unit, const RopeTabl
 
 void Block::finish(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
                    BlockWorkspace& work, Matrix out, Ops& ops, Stream& stream) const {
-  ops.copy(saved.x, saved.mid, stream);
-  ops.linear_forward(saved.attention, matrix(unit, at_.o, hidden_, heads_ * head_dim_), {}, saved.mid, true,
-                     batch.shape, stream);
-  compute_gate_up(batch, unit, saved, work, ops, stream);
+  compute_mlp_input(batch, unit, saved, work, ops, stream);
   ops.swiglu_forward(saved.gate_up, work.activated, stream);
   ops.copy(saved.mid, out, stream);
   ops.linear_forward(work.activated, matrix(unit, at_.down, hidden_, ffn_), {}, out, true, batch.shape,
                      stream);
 }
 
-void Block::compute_gate_up(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
-                            BlockWorkspace& work, Ops& ops, Stream& stream) const {
+void Block::compute_mlp_input(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
+                              BlockWorkspace& work, Ops& ops, Stream& stream) const {
+  ops.copy(saved.x, saved.mid, stream);
+  ops.linear_forward(saved.attention, matrix(unit, at_.o, hidden_, heads_ * head_dim_), {}, saved.mid, true,
+                     batch.shape, stream);
   ops.rmsnorm_forward(saved.mid, vector(unit, at_.norm2, hidden_), eps_, work.norm, saved.inv_rms2, stream);
   ops.linear_forward(work.norm, matrix(unit, at_.gate_up, 2 * ffn_, hidden_), {}, saved.gate_up, false,
                      batch.shape, stream);

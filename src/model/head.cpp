@@ -15,7 +15,7 @@ using device::Matrix;
 using device::Vector;
 
 // Logits of one chunk stay below this.
-constexpr Index kChunkBytes = Index{64} << 20;
+constexpr Index kChunkBytes = Index{32} << 20;
 
 struct Chunk {
   Index first_row = 0;

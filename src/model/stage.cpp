@@ -30,12 +30,14 @@ Vector ActivationLayout::vector(DType dtype, Index size) {
   return {take(size_of(dtype) * narrow<std::size_t>(size)), dtype, size};
 }
 
-Matrix make_gate_up(ActivationLayout& layout, const ModelConfig& c, DType dtype, Index tokens) {
-  return layout.matrix(dtype, tokens, 2 * c.ffn);
+void add_mlp_activations(ActivationLayout& layout, const ModelConfig& c, DType dtype, Index tokens,
+                         BlockActivations& a) {
+  a.mid = layout.matrix(dtype, tokens, c.hidden);
+  a.gate_up = layout.matrix(dtype, tokens, 2 * c.ffn);
 }
 
 BlockActivations make_activations(ActivationLayout& layout, const ModelConfig& c, DType dtype, Index tokens,
-                                  bool keep_gate_up) {
+                                  bool keep_mlp) {
   const Index q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   BlockActivations a;
   a.x = layout.matrix(dtype, tokens, c.hidden);
@@ -48,9 +50,8 @@ BlockActivations make_activations(ActivationLayout& layout, const ModelConfig& c
   }
   a.attention = layout.matrix(dtype, tokens, q);
   a.log_sum_exp = layout.vector(DType::f32, tokens * c.heads);
-  a.mid = layout.matrix(dtype, tokens, c.hidden);
   a.inv_rms2 = layout.vector(DType::f32, tokens);
-  if (keep_gate_up) a.gate_up = make_gate_up(layout, c, dtype, tokens);
+  if (keep_mlp) add_mlp_activations(layout, c, dtype, tokens, a);
   return a;
 }
 
@@ -128,13 +129,14 @@ struct Stage::State {
     const Index tokens = options.micro.tokens();
     const auto sets = options.training ? blocks.size() : std::size_t{1};
     saved.clear();
-    Matrix shared_gate_up;
+    BlockActivations shared;
     for (std::size_t i = 0; i < sets; ++i) {
       const bool keeps = !options.training || !recomputes(i);
       saved.push_back(make_activations(layout, config, options.compute, tokens, keeps));
       if (keeps) continue;
-      if (shared_gate_up.cols == 0) shared_gate_up = make_gate_up(layout, config, options.compute, tokens);
-      saved.back().gate_up = shared_gate_up;
+      if (shared.mid.cols == 0) add_mlp_activations(layout, config, options.compute, tokens, shared);
+      saved.back().mid = shared.mid;
+      saved.back().gate_up = shared.gate_up;
     }
     output = layout.matrix(options.compute, tokens, config.hidden);
     work = make_workspace(layout, config, options.compute, tokens, options.training);
@@ -149,18 +151,7 @@ struct Stage::State {
 
   bool recomputes(std::size_t block) const { return narrow<Index>(block) < options.recompute_mlp; }
   std::size_t block_unit(std::size_t block) const { return block + (has_embedding ? 1 : 0); }
-  ConstVector final_norm(std::span<const UnitView> views) const {
-    return {views.back().data, views.back().dtype, config.hidden};
-  }
-  ConstMatrix head_matrix(std::span<const UnitView> views) const {
-    const UnitSpec& unit = units.back();
-    if (config.tied) {
-      CARTAN_ASSERT(has_embedding);
-      return {views.front().data, views.front().dtype, config.vocab, config.hidden, config.hidden};
-    }
-    return {device::advance(views.back().data, views.back().dtype, unit.parameter("lm_head.weight").offset),
-            views.back().dtype, config.vocab, config.hidden, config.hidden};
-  }
+  std::size_t last_unit() const { return narrow<std::size_t>(range.end - range.first) - 1; }
   // The caller's slots, and further ones for the states in the middle of a micro-batch.
   std::vector<float*> head_slots(const device::GradientView& gradient) const {
     std::vector<float*> slots;
@@ -194,13 +185,14 @@ Stage::Stage(Stage&&) noexcept = default;
 
 StageRange Stage::range() const { return state_->range; }
 
-void Stage::forward(const BatchView& batch, std::span<const UnitView> units) {
+void Stage::forward(const BatchView& batch, UnitSource& units) {
   State& s = *state_;
   const Index tokens = batch.shape.tokens();
   const Matrix output = s.output.row_block(0, tokens);
   BlockWorkspace work = shrink(s.work, tokens);
   if (s.has_embedding) {
-    const ConstMatrix table{units[0].data, units[0].dtype, s.config.vocab, s.config.hidden, s.config.hidden};
+    const HeldUnit unit(units, 0);
+    const ConstMatrix table{unit->data, unit->dtype, s.config.vocab, s.config.hidden, s.config.hidden};
     s.ops().embedding_forward(batch.tokens, table,
                               s.blocks.empty() ? output : s.saved[0].x.row_block(0, tokens), s.stream());
   }
@@ -208,58 +200,66 @@ void Stage::forward(const BatchView& batch, std::span<const UnitView> units) {
     BlockActivations saved = shrink(s.saved[s.options.training ? i : 0], tokens, s.config);
     const bool last = i + 1 == s.blocks.size();
     const Matrix out = last || !s.options.training ? output : s.saved[i + 1].x.row_block(0, tokens);
-    s.blocks[i].forward(batch, units[s.block_unit(i)], s.rope, saved, work, out, s.ops(), s.stream());
+    const HeldUnit unit(units, s.block_unit(i));
+    s.blocks[i].forward(batch, *unit, s.rope, saved, work, out, s.ops(), s.stream());
     if (!last && !s.options.training) s.ops().copy(output, saved.x, s.stream());
   }
 }
 
-void Stage::loss(const BatchView& batch, std::span<const UnitView> units) {
+void Stage::loss(const BatchView& batch, UnitSource& units) {
   State& s = *state_;
   CARTAN_ASSERT(s.has_head);
   const Index tokens = batch.shape.tokens();
-  s.head.loss(batch, s.output.row_block(0, tokens), s.final_norm(units), s.head_matrix(units),
+  const HeldHead head(s.config, s.units.back(), units, s.last_unit());
+  s.head.loss(batch, s.output.row_block(0, tokens), head.norm(), head.matrix(),
               s.work.norm.row_block(0, tokens), s.logits, s.row_loss.slice(0, tokens), s.ops(), s.stream());
 }
 
-void Stage::backward(const BatchView& batch, std::span<const UnitView> units,
+void Stage::backward(const BatchView& batch, UnitSource& units,
                      const std::function<void(std::size_t)>& unit_done) {
   State& s = *state_;
   CARTAN_ASSERT(s.options.training && s.has_head);
   const Index tokens = batch.shape.tokens();
   BlockWorkspace work = shrink(s.work, tokens);
-  const device::GradientView& head_gradient = units.back().gradient;
-  const std::vector<float*> slots = s.head_slots(units.back().matrix_gradient);
-  s.head.loss_and_gradients(batch, s.output.row_block(0, tokens), s.final_norm(units), s.head_matrix(units),
-                            work.norm, work.d_norm, first(s.final_inv_rms, tokens), s.logits,
-                            s.row_loss.slice(0, tokens), work.d_out, head_gradient,
-                            {slots, 0, head_gradient.plan}, s.ops(), s.stream());
-  unit_done(units.size() - 1);
+  {
+    const HeldHead head(s.config, s.units.back(), units, s.last_unit());
+    const device::GradientView& gradient = head.unit().gradient;
+    const std::vector<float*> slots = s.head_slots(head.unit().matrix_gradient);
+    s.head.loss_and_gradients(batch, s.output.row_block(0, tokens), head.norm(), head.matrix(), work.norm,
+                              work.d_norm, first(s.final_inv_rms, tokens), s.logits,
+                              s.row_loss.slice(0, tokens), work.d_out, gradient, {slots, 0, gradient.plan},
+                              s.ops(), s.stream());
+  }
+  unit_done(s.last_unit());
   // Two buffers take turns as gradient of a block's output and of its input; the second one is the output of
   // the forward pass, which nobody needs any more.
   Matrix dx = s.output.row_block(0, tokens);
   for (std::size_t i = s.blocks.size(); i-- > 0;) {
     BlockActivations saved = shrink(s.saved[i], tokens, s.config);
-    const UnitView& unit = units[s.block_unit(i)];
-    if (s.recomputes(i)) s.blocks[i].compute_gate_up(batch, unit, saved, work, s.ops(), s.stream());
-    s.blocks[i].backward_input(batch, unit, s.rope, saved, work, dx, s.ops(), s.stream());
-    s.blocks[i].backward_weight(batch, unit, saved, work, s.ops(), s.stream());
+    {
+      const HeldUnit unit(units, s.block_unit(i));
+      if (s.recomputes(i)) s.blocks[i].compute_mlp_input(batch, *unit, saved, work, s.ops(), s.stream());
+      s.blocks[i].backward_input(batch, *unit, s.rope, saved, work, dx, s.ops(), s.stream());
+      s.blocks[i].backward_weight(batch, *unit, saved, work, s.ops(), s.stream());
+    }
     std::swap(work.d_out, dx);
     unit_done(s.block_unit(i));
   }
   if (!s.has_embedding) return;
-  s.ops().embedding_backward(batch.tokens, work.d_out, batch.shape, s.config.vocab, units[0].gradient,
+  s.ops().embedding_backward(batch.tokens, work.d_out, batch.shape, s.config.vocab, units.gradient(0),
                              s.stream());
   unit_done(0);
 }
 
 ConstVector Stage::row_losses() const { return state_->row_loss; }
 
-void Stage::logits(std::span<const UnitView> units, Index begin, Matrix out) {
+void Stage::logits(UnitSource& units, Index begin, Matrix out) {
   State& s = *state_;
+  const HeldHead head(s.config, s.units.back(), units, s.last_unit());
   const Matrix norm = s.work.norm.row_block(begin, out.rows);
-  s.ops().rmsnorm_forward(s.output.row_block(begin, out.rows), s.final_norm(units),
+  s.ops().rmsnorm_forward(s.output.row_block(begin, out.rows), head.norm(),
                           static_cast<float>(s.config.norm_eps), norm, {}, s.stream());
-  s.ops().linear_forward(norm, s.head_matrix(units), {}, out, false, {1, out.rows}, s.stream());
+  s.ops().linear_forward(norm, head.matrix(), {}, out, false, {1, out.rows}, s.stream());
 }
 
 ConstMatrix Stage::hidden(Index layer, Index rows) const {

@@ -41,13 +41,18 @@ void AdamW::add_squares(std::size_t index) {
       state_.device().compute_stream());
 }
 
-double AdamW::norm_of_squares(double scale) {
+std::vector<double> AdamW::host_block_sums() const {
   device::Device& device = state_.device();
+  std::vector<double> sums(block_sums_.size_bytes() / sizeof(double));
+  device.copy_out(sums.data(), block_sums_.data(), block_sums_.size_bytes(), device.compute_stream());
+  device.compute_stream().synchronize();
+  return sums;
+}
+
+double AdamW::norm_of_squares(double scale) {
   const shard::FlatLayout& layout = state_.layout();
   const LeafRange mine = leaf_range(stage_blocks(layout), plane_.rank(), plane_.size());
-  std::vector<double> sums(static_cast<std::size_t>(mine.end - mine.begin));
-  device.copy_out(sums.data(), block_sums_.data(), sums.size() * sizeof(double), device.compute_stream());
-  device.compute_stream().synchronize();
+  const std::vector<double> sums = host_block_sums();
   CanonicalSum<double> sum(layout.model_blocks());
   const Index first = layout.units().front().first_block + mine.begin;
   for (std::size_t i = 0; i < sums.size(); ++i) sum.push_leaf(first + narrow<Index>(i), sums[i]);
@@ -96,7 +101,25 @@ void AdamW::update_unit(std::size_t index, Index update, double lr, double gradi
   }
 }
 
+std::optional<std::string> AdamW::first_nonfinite_block() const {
+  const std::vector<double> sums = host_block_sums();
+  const auto bad = std::find_if(sums.begin(), sums.end(), [](double sum) { return !std::isfinite(sum); });
+  if (bad == sums.end()) return std::nullopt;
+  const shard::FlatLayout& layout = state_.layout();
+  const Index block = layout.units().front().first_block + (bad - sums.begin());
+  std::string names;
+  for (const FlatUnit& unit : layout.units()) {
+    const Index begin = (block - unit.first_block) * kSumBlock;
+    if (block < unit.first_block || block >= unit.first_block + unit.blocks) continue;
+    for (const model::ParameterSpec& parameter : unit.spec->parameters)
+      if (parameter.offset < begin + kSumBlock && begin < parameter.offset + parameter.elements())
+        names += (names.empty() ? "" : " or ") + parameter.name;
+  }
+  return names;
+}
+
 std::optional<std::string> AdamW::first_nonfinite_gradient() const {
+  if (state_.layout().gradient_life() == shard::GradientLife::transient) return first_nonfinite_block();
   device::Device& device = state_.device();
   for (const FlatUnit& unit : state_.layout().units()) {
     for (const model::ParameterSpec& parameter : unit.spec->parameters) {

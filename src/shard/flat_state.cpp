@@ -15,6 +15,8 @@ constexpr Index kPiece = Index{1} << 20;
 
 std::size_t bytes_of(DType dtype, Index elements) { return size_of(dtype) * narrow<std::size_t>(elements); }
 
+device::Matrix row(Vector v) { return {v.data, v.dtype, 1, v.size, v.size}; }
+
 Vector part(const device::Buffer& buffer, DType dtype, Index begin, Index count) {
   return {device::advance(buffer.data(), dtype, begin), dtype, count};
 }
@@ -26,9 +28,19 @@ FlatState::FlatState(const FlatLayout& layout, const FlatStateOptions& options, 
     : layout_(layout), options_(options), device_(device) {
   const Index elements = layout.parameter_elements();
   master_ = device.allocate(bytes_of(DType::f32, elements), MemoryKind::parameters, "master parameters");
-  if (options.compute != DType::f32)
+  if (options.compute != DType::f32 && layout.gradient_life() == GradientLife::transient) {
+    std::array<Index, 2> largest{};
+    for (std::size_t i = 0; i < layout.units().size(); ++i) {
+      Index& size = largest[i == 0 ? 0 : 1];
+      size = std::max(size, layout.units()[i].spec->elements);
+    }
+    for (std::size_t w = 0; w < windows_.size(); ++w)
+      windows_[w].memory = device.allocate(bytes_of(options.compute, largest[w]), MemoryKind::parameters,
+                                           "parameters of a unit for computing");
+  } else if (options.compute != DType::f32) {
     compute_ = device.allocate(bytes_of(options.compute, elements), MemoryKind::parameters,
                                "parameters for computing");
+  }
   if (options.gradient_slots == 0) return;
   moments_ = device.allocate(bytes_of(DType::f32, 2 * elements), MemoryKind::optimizer, "moments");
   for (int slot = 0; slot < options.gradient_slots; ++slot) {
@@ -74,23 +86,11 @@ void FlatState::initialise(const model::ModelConfig& config, std::uint64_t seed)
 void FlatState::refresh_compute() {
   if (compute_.data() == nullptr) return;
   const Index elements = layout_.parameter_elements();
-  const auto row = [elements](Vector v) { return device::Matrix{v.data, v.dtype, 1, elements, elements}; };
   device_.ops().copy(row(master(0, elements)), row(compute(0, elements)), device_.compute_stream());
 }
 
-std::vector<model::UnitView> FlatState::unit_views(const FoldPlan* plan) const {
-  std::vector<model::UnitView> views;
-  for (const FlatUnit& unit : layout_.units()) {
-    const Vector parameters = compute_.data() != nullptr ? compute(unit.parameter_begin, unit.spec->elements)
-                                                         : master(unit.parameter_begin, unit.spec->elements);
-    views.push_back({parameters.data, parameters.dtype, {slots_, unit.gradient_begin, plan}, {}});
-  }
-  const FlatUnit& last = layout_.units().back();
-  if (const auto tied = layout_.tied_gradient_begin())
-    views.back().matrix_gradient = {slots_, *tied, plan};
-  else if (last.spec->parameters.back().name == "lm_head.weight")
-    views.back().matrix_gradient = views.back().gradient.at(last.spec->parameters.back().offset);
-  return views;
+FlatUnits FlatState::units(const FoldPlan* plan, const FoldPlan* embedding_plan) {
+  return {*this, plan, embedding_plan};
 }
 
 void FlatState::join_tied_gradient() {
@@ -99,6 +99,35 @@ void FlatState::join_tied_gradient() {
   const FlatUnit& embedding = layout_.units().front();
   device_.ops().add(gradient(embedding.gradient_begin, embedding.spec->elements),
                     gradient(*tied, embedding.spec->elements), device_.compute_stream());
+}
+
+model::UnitView FlatUnits::acquire(std::size_t index) {
+  const FlatUnit& unit = state_.layout_.units()[index];
+  const Index count = unit.spec->elements;
+  const Vector master = state_.master(unit.parameter_begin, count);
+  Vector parameters = master;
+  if (FlatState::Window& window = state_.window(index); window.memory.data() != nullptr) {
+    CARTAN_ASSERT(!window.held);
+    window.held = true;
+    parameters = part(window.memory, state_.options_.compute, 0, count);
+    state_.device_.ops().copy(row(master), row(parameters), state_.device_.compute_stream());
+  } else if (state_.compute_.data() != nullptr) {
+    parameters = state_.compute(unit.parameter_begin, count);
+  }
+  model::UnitView view{parameters.data, parameters.dtype, gradient(index), {}};
+  if (index + 1 < state_.layout_.units().size()) return view;
+  const model::ParameterSpec& last = unit.spec->parameters.back();
+  if (const auto tied = state_.layout_.tied_gradient_begin())
+    view.matrix_gradient = {state_.slots_, *tied, plan_};
+  else if (last.name == "lm_head.weight")
+    view.matrix_gradient = view.gradient.at(last.offset);
+  return view;
+}
+
+void FlatUnits::release(std::size_t index) { state_.window(index).held = false; }
+
+device::GradientView FlatUnits::gradient(std::size_t index) {
+  return {state_.slots_, state_.layout_.units()[index].gradient_begin, index == 0 ? embedding_plan_ : plan_};
 }
 
 }  // namespace cartan::shard

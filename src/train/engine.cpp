@@ -77,10 +77,8 @@ struct Engine::State {
     return {compute_dtype(), micro_shape(), true, head_slots, slots, recompute};
   }
 
-  std::vector<model::UnitView> unit_views(const FoldPlan& plan) const {
-    std::vector<model::UnitView> views = flat.unit_views(&plan);
-    if (fused && layout.tied_gradient_begin()) views.front().gradient.plan = &tied_plan;
-    return views;
+  shard::FlatUnits units(const FoldPlan& plan) {
+    return flat.units(&plan, fused && layout.tied_gradient_begin() ? &tied_plan : nullptr);
   }
 
   /// Adds the row losses of the last micro-batch, sequence by sequence.
@@ -181,7 +179,8 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
       batch = s.device_batch.upload(micro->batch);
       result.times.data += seconds_since(begin);
       begin = Clock::now();
-      s.stage.forward(batch, s.flat.unit_views(nullptr));
+      auto units = s.flat.units();
+      s.stage.forward(batch, units);
       result.times.compute += seconds_since(begin);
       return;
     }
@@ -189,21 +188,26 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
     const FoldPlan& plan = s.folds[static_cast<std::size_t>(action.micro_batch)];
     const Index targets = s.fused ? count_targets(micro->batch) : 0;
     if (s.fused && targets == 0) s.throw_without_targets();
-    s.stage.backward(batch, s.unit_views(plan), [&](std::size_t unit) {
+    auto units = s.units(plan);
+    const auto take_losses = [&] {
+      s.collect_losses(*micro, losses, counts);
+      if (s.nonfinite_leaf)
+        throw NumericError(
+            "step {}: the loss of sequence {} of the global batch is not finite; first tensor: {}. The last "
+            "checkpoint is intact; try a lower optim.lr or a longer schedule.warmup",
+            update, *s.nonfinite_leaf, s.first_nonfinite_tensor(batch.shape.tokens()));
+    };
+    s.stage.backward(batch, units, [&](std::size_t unit) {
       if (s.fused) {
+        if (unit + 1 == s.layout.units().size()) take_losses();  // before an update spreads what is wrong
         s.optimizer.add_squares(unit);
         s.optimizer.update_unit(unit, update, lr, 1.0 / static_cast<double>(targets));
       } else if (action.reduces) {
         s.reducer.unit_ready(unit);
       }
     });
-    s.collect_losses(*micro, losses, counts);
+    if (!s.fused) take_losses();
     result.times.compute += seconds_since(begin);
-    if (s.nonfinite_leaf)
-      throw NumericError(
-          "step {}: the loss of sequence {} of the global batch is not finite; first tensor: {}. The last "
-          "checkpoint is intact; try a lower optim.lr or a longer schedule.warmup",
-          update, *s.nonfinite_leaf, s.first_nonfinite_tensor(batch.shape.tokens()));
   });
   if (!s.fused) {
     result.times.exposed = s.reducer.finish();
@@ -230,7 +234,7 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
 LossSum Engine::evaluate(const NextBatch& next) {
   State& s = *state_;
   CanonicalSum<double> losses(s.tree.leaves()), counts(s.tree.leaves());
-  const std::vector<model::UnitView> units = s.flat.unit_views(nullptr);
+  auto units = s.flat.units();
   for (std::size_t i = 0; i < s.folds.size(); ++i) {
     const data::MicroBatch& micro = next();
     const model::BatchView batch = s.device_batch.upload(micro.batch);

@@ -17,8 +17,8 @@ class Forward {
  public:
   Forward(const LoadedModel& model, device::SequenceShape shape, device::Device& device)
       : device_(device),
-        units_(model.state->unit_views(nullptr)),
-        stage_(model.config, {0, model.config.layers + 2}, {units_.front().dtype, shape, false, 0, 0},
+        units_(model.state->units()),
+        stage_(model.config, {0, model.config.layers + 2}, {model.state->compute_dtype(), shape, false, 0, 0},
                device),
         device_batch_(device, shape.tokens()) {}
 
@@ -52,7 +52,7 @@ class Forward {
   }
 
   device::Device& device_;
-  std::vector<model::UnitView> units_;
+  shard::FlatUnits units_;
   model::Stage stage_;
   DeviceBatch device_batch_;
 };

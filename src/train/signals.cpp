@@ -31,7 +31,14 @@ SignalWatch::SignalWatch() {
 }
 
 SignalWatch::~SignalWatch() {
-  for (std::size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &former[i], nullptr);
+  for (std::size_t i = 0; i < kSignals.size(); ++i)
+    if (!retired_ || kSignals[i] == SIGINT) sigaction(kSignals[i], &former[i], nullptr);
+}
+
+void SignalWatch::retire() {
+  for (const int signal : kSignals)
+    if (signal != SIGINT) std::signal(signal, SIG_IGN);
+  retired_ = true;
 }
 
 int SignalWatch::caught() const { return caught_signal; }

@@ -17,6 +17,12 @@ class SignalWatch {
   SignalWatch& operator=(const SignalWatch&) = delete;
   /// The signal that asked for a stop, or 0.
   int caught() const;
+  /// The run is over: SIGTERM, SIGUSR1 and SIGUSR2 are ignored until the process ends. A launcher terminates
+  /// the ranks that leave after the first one; their exit code has to be the run's nevertheless.
+  void retire();
+
+ private:
+  bool retired_ = false;
 };
 
 /// Files named STOP and SAVE in the run directory; the file that is served is removed. For one rank.

@@ -307,7 +307,8 @@ ExitCode Run::execute() {
   }
   progress.finish();
   settle_save();
-  summary();
+  signals_.retire();
+  summary();  // which no rank passes before all have retired
   const bool finished = state_.step >= config_.run.steps;
   if (speaks())
     log::info("train", "{} at step {} of {}: loss {:.5f}, {} tokens; checkpoint {}",

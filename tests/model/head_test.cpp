@@ -17,7 +17,7 @@ TEST(HeadChunks, AreWholeSequencesWhileTheyAreSmall) {
   EXPECT_EQ(small.parts, 1);
   EXPECT_EQ(small.sequences, 8);
   EXPECT_EQ(small.rows, 8 * 128);
-  const HeadChunks one = head_chunks({8, 512}, 20000);
+  const HeadChunks one = head_chunks({8, 512}, 10000);
   EXPECT_EQ(one.parts, 1);
   EXPECT_EQ(one.sequences, 1);
   for (const Index length : {900, 901, 4096}) {
@@ -25,7 +25,7 @@ TEST(HeadChunks, AreWholeSequencesWhileTheyAreSmall) {
     EXPECT_GT(parts.parts, 1);
     EXPECT_GE(parts.parts * parts.rows, length);
     EXPECT_LT((parts.parts - 1) * parts.rows, length) << "an empty part";
-    EXPECT_LE((parts.rows - 1) * 49152 * 4, Index{64} << 20);
+    EXPECT_LE((parts.rows - 1) * 49152 * 4, Index{32} << 20);
     // The parts of a sequence do not depend on how many sequences are computed together.
     EXPECT_EQ(head_chunks({1, length}, 49152).rows, parts.rows);
   }

@@ -150,6 +150,10 @@ TEST(Engine, FusedUpdatesAndRecomputationSaveMemory) {
   config.recompute.policy = "mlp";
   EXPECT_LT(2 * fused, of(device::MemoryKind::gradients));
   EXPECT_LT(of(device::MemoryKind::activations), kept);
+  config.precision.compute = "bf16";
+  const std::size_t copied = of(device::MemoryKind::parameters);
+  config.optim.fused = "auto";
+  EXPECT_LT(of(device::MemoryKind::parameters), copied) << "no copy of all parameters";
 }
 
 TEST(Engine, PredictsTheBytesItAllocates) {
@@ -166,13 +170,28 @@ TEST(Engine, PredictsTheBytesItAllocates) {
       EXPECT_EQ(predict_memory(config, session.rank()).bytes, device->ledger().peak().bytes)
           << "tied " << tied << ", micro-batch " << micro;
     }
+    Config config = odd_config(tied);  // units that are updated, and cast, one after another
+    config.batch.micro = kGlobal;
+    config.optim.clip = 0;
+    config.precision.compute = "bf16";
+    config.run.threads = 1;
+    config.mesh.dp = 1;
+    const auto alone = comm::make_local_communicator("alone");
+    const auto device = device::make_device(device::DeviceKind::cpu, {1});
+    const Engine engine(config, *device, *alone, false);
+    EXPECT_EQ(predict_memory(config, 0).bytes, device->ledger().peak().bytes) << "tied " << tied;
   }
 }
 
-TEST(Engine, NamesStepAndFirstTensorOfANonFiniteLoss) {
+class EngineDiagnosis : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Updates, EngineDiagnosis, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "fused" : "after_the_backward_pass"; });
+
+TEST_P(EngineDiagnosis, NamesStepAndFirstTensorOfANonFiniteLoss) {
   if (testing::session().world_size() > 1) return;  // the failing rank would leave the others waiting
   Config config = odd_config(false);
-  config.batch.micro = 4;
+  config.batch.micro = GetParam() ? kGlobal : 4;
+  config.optim.clip = 0;
   const auto alone = comm::make_local_communicator("alone");
   config.mesh.dp = 1;
   const auto device = device::make_device(device::DeviceKind::cpu, {1});
@@ -186,8 +205,8 @@ TEST(Engine, NamesStepAndFirstTensorOfANonFiniteLoss) {
   data::MicroBatch batch;
   try {
     engine.train_step(17, 1e-2, [&]() -> const data::MicroBatch& {
-      batch = make_batch(0, next, 4);
-      next += 4;
+      batch = make_batch(0, next, config.batch.micro);
+      next += config.batch.micro;
       return batch;
     });
     FAIL() << "a NaN went unnoticed";
@@ -195,6 +214,35 @@ TEST(Engine, NamesStepAndFirstTensorOfANonFiniteLoss) {
     const std::string text = error.what();
     EXPECT_NE(text.find("step 17"), std::string::npos) << text;
     EXPECT_NE(text.find("model.layers.1.mlp.up_proj.weight"), std::string::npos) << text;
+  }
+}
+
+// Values of 1e38 that are multiplied by weights of zero: the loss is finite, the gradient of those weights is
+// not.
+TEST_P(EngineDiagnosis, NamesTheFirstTensorOfANonFiniteGradient) {
+  if (testing::session().world_size() > 1) return;
+  Config config = odd_config(false);
+  config.batch.micro = kGlobal;
+  config.mesh.dp = 1;
+  config.optim.clip = 0;
+  config.optim.fused = GetParam() ? "auto" : "never";
+  const auto alone = comm::make_local_communicator("alone");
+  const auto device = device::make_device(device::DeviceKind::cpu, {1});
+  Engine engine(config, *device, *alone, false);
+  engine.state().initialise(config.model, 7);
+  auto values = testing::master_values(engine.state());
+  for (float& v : values["model.layers.1.self_attn.v_proj.bias"]) v = 1.5e37f;
+  for (float& v : values["model.layers.1.self_attn.o_proj.weight"]) v = 0;
+  for (float& v : values["model.norm.weight"]) v = 100;
+  testing::fill_parameters(engine.state(), values);
+  const data::MicroBatch batch = make_batch(0, 0, kGlobal);
+  try {
+    engine.train_step(3, 1e-2, [&]() -> const data::MicroBatch& { return batch; });
+    FAIL() << "an infinite gradient went unnoticed";
+  } catch (const NumericError& error) {
+    const std::string text = error.what();
+    EXPECT_NE(text.find("gradient norm"), std::string::npos) << text;
+    EXPECT_NE(text.find("model.layers.1.self_attn.o_proj.weight"), std::string::npos) << text;
   }
 }
 

@@ -90,7 +90,7 @@ TEST_P(Golden, LogitsHiddenStatesAndLossMatch) {
   model::BatchView view{
       {2, 33}, micro.batch.tokens, micro.batch.targets, micro.batch.positions, micro.batch.document_start};
   model::Stage stage(model, {0, model.layers + 2}, {DType::f32, {2, 33}, true, 1, 1}, *device_);
-  const auto units = state.unit_views(nullptr);
+  auto units = state.units();
   stage.forward(view, units);
   std::vector<float> logits(static_cast<std::size_t>(66 * model.vocab));
   stage.logits(units, 0, device::as_matrix(logits.data(), DType::f32, 66, model.vocab));

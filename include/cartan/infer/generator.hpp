@@ -26,7 +26,7 @@ class Generator {
  public:
   /// Room for texts of up to `max_length` tokens. `state` holds the whole model and must outlive the
   /// generator.
-  Generator(const model::ModelConfig& config, const shard::FlatState& state, Index max_length,
+  Generator(const model::ModelConfig& config, shard::FlatState& state, Index max_length,
             device::Device& device);
   ~Generator();
 

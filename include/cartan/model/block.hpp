@@ -51,7 +51,7 @@ struct BlockActivations {
   device::Vector inv_rms_q, inv_rms_k;
   device::Matrix attention;  ///< [T, H C]
   device::Vector log_sum_exp;
-  device::Matrix mid;  ///< [T, D]
+  device::Matrix mid;  ///< [T, D]; with gate_up it may be shared by blocks that compute both again
   device::Vector inv_rms2;
   device::Matrix gate_up;  ///< [T, 2 F]; holds its own gradient after the dgrad
 };
@@ -85,10 +85,10 @@ class Block {
   void backward_weight(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
                        BlockWorkspace& work, device::Ops& ops, device::Stream& stream) const;
 
-  /// saved.gate_up (and inv_rms2) from saved.mid: a part of forward, and what the backward pass repeats where
-  /// gate_up was not kept.
-  void compute_gate_up(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
-                       BlockWorkspace& work, device::Ops& ops, device::Stream& stream) const;
+  /// saved.mid, inv_rms2 and gate_up from saved.x and saved.attention: a part of forward, and what the
+  /// backward pass repeats where these were not kept.
+  void compute_mlp_input(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
+                         BlockWorkspace& work, device::Ops& ops, device::Stream& stream) const;
 
   /// Decoding with a cache: x [S * n, D] are the newest n tokens of each sequence. Their keys and values are
   /// appended to the cache

@@ -4,10 +4,10 @@
 
 #include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "cartan/model/head.hpp"
+#include "cartan/model/unit_source.hpp"
 
 namespace cartan::model {
 
@@ -22,7 +22,8 @@ struct StageOptions {
   bool training = true;         ///< false: no activations are kept, backward is not possible
   int head_slots = 0;           ///< head_slots_needed of the run's fold plans
   int gradient_slots = 0;       ///< slots that the caller's gradient buffers have
-  Index recompute_mlp = 0;      ///< in so many of the first layers gate_up is not kept but computed again
+  Index recompute_mlp =
+      0;  ///< in so many of the first layers mid and gate_up are not kept but computed again
 };
 
 class Stage {
@@ -32,19 +33,18 @@ class Stage {
   Stage(Stage&&) noexcept;
 
   StageRange range() const;
-  /// Runs embedding and blocks. units[i] is the unit range().first + i.
-  void forward(const BatchView& batch, std::span<const UnitView> units);
+  /// Runs embedding and blocks.
+  void forward(const BatchView& batch, UnitSource& units);
   /// Row losses of the batch of the last forward, without gradients. With a head only.
-  void loss(const BatchView& batch, std::span<const UnitView> units);
+  void loss(const BatchView& batch, UnitSource& units);
   /// Head, blocks and embedding in reverse, dgrad then wgrad of each; unit_done(i) is called when the
   /// gradients of unit range().first + i are complete for this micro-batch. The loss is the sum over rows:
   /// the caller divides by the tokens of the global batch.
-  void backward(const BatchView& batch, std::span<const UnitView> units,
-                const std::function<void(std::size_t)>& unit_done);
+  void backward(const BatchView& batch, UnitSource& units, const std::function<void(std::size_t)>& unit_done);
   /// fp32 [tokens], device memory; valid after loss or backward until the next call.
   device::ConstVector row_losses() const;
   /// logits fp32 [rows.rows, V] of rows of the last forward's output (`begin` first).
-  void logits(std::span<const UnitView> units, Index begin, device::Matrix out);
+  void logits(UnitSource& units, Index begin, device::Matrix out);
   /// The output of layer `layer` of the last forward (0: embedding), for diagnosis. Training stages only.
   device::ConstMatrix hidden(Index layer, Index rows) const;
 
@@ -68,10 +68,11 @@ class ActivationLayout {
   std::size_t used_ = 0;
 };
 
-/// Without `keep_gate_up` the caller sets that view.
+/// Without `keep_mlp` the caller sets mid and gate_up, which several blocks may share: add_mlp_activations.
 BlockActivations make_activations(ActivationLayout& layout, const ModelConfig& config, DType dtype,
-                                  Index tokens, bool keep_gate_up);
-device::Matrix make_gate_up(ActivationLayout& layout, const ModelConfig& config, DType dtype, Index tokens);
+                                  Index tokens, bool keep_mlp);
+void add_mlp_activations(ActivationLayout& layout, const ModelConfig& config, DType dtype, Index tokens,
+                         BlockActivations& activations);
 BlockWorkspace make_workspace(ActivationLayout& layout, const ModelConfig& config, DType dtype, Index tokens,
                               bool training);
 

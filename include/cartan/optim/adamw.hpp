@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cartan/comm/communicator.hpp"
 #include "cartan/optim/config.hpp"
@@ -31,10 +32,15 @@ class AdamW {
   /// min(1, clip / (norm + 1e-6)), or 1 where clipping is off.
   double clip_factor(double norm) const;
 
-  /// The first parameter whose reduced gradient has an element that is not finite. Blocks; for diagnosis.
+  /// The first parameter whose reduced gradient has an element that is not finite; in a transient layout,
+  /// where the gradients are gone, the parameters of the first block whose sum of squares is not. Blocks; for
+  /// diagnosis.
   std::optional<std::string> first_nonfinite_gradient() const;
 
  private:
+  std::vector<double> host_block_sums() const;
+  std::optional<std::string> first_nonfinite_block() const;
+
   OptimConfig config_;
   shard::FlatState& state_;
   comm::Communicator& plane_;
