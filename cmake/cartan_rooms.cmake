@@ -9,6 +9,7 @@ function(cartan_add_room name)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
                                        PRIVATE ${PROJECT_SOURCE_DIR}/src)
+  target_precompile_headers(${target} REUSE_FROM cartan_pch)
   target_link_libraries(${target} PUBLIC cartan::options ${ROOM_DEPENDS} PRIVATE ${ROOM_PRIVATE})
   set_property(GLOBAL APPEND PROPERTY CARTAN_ROOMS ${target})
 endfunction()
@@ -33,6 +34,9 @@ function(cartan_add_test name)
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE cartan::${TEST_ROOM} cartan_test_support_${TEST_KIND} ${TEST_PRIVATE})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  target_precompile_headers(${name} REUSE_FROM cartan_test_pch)
+  # Tests spend their time in the rooms that they test.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   if(TEST_KIND STREQUAL mpi)
     foreach(ranks ${TEST_RANKS})
       add_test(NAME ${name}.mpi${ranks}

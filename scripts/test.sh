@@ -70,7 +70,8 @@ for preset in "${presets[@]}"; do
   launch=()
   # ThreadSanitizer needs the addresses that it expects: without randomization they are there on every kernel.
   if [ "$preset" = tsan ] && setarch -R true 2> /dev/null; then launch=(setarch -R); fi
-  "${launch[@]}" ctest --preset "$preset" -j "$jobs" --output-junit "$report"
+  # Most tests of the program wait for something: twice as many as there are cores.
+  "${launch[@]}" ctest --preset "$preset" -j $((2 * jobs)) --output-junit "$report"
   [ -s "$report" ] || broken "$preset: ctest ran no test"
   count "$report"
 done

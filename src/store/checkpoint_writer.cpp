@@ -177,7 +177,11 @@ WriteReport write_checkpoint(const std::filesystem::path& path, const Json& stat
     if (!root) return;
     temporary = TemporaryFile(path);
     set_size(temporary.fd(), path, table.total_bytes());
-    head.emplace(state, tensors, table);
+    try {
+      head.emplace(state, tensors, table);
+    } catch (const IoError& error) {
+      throw IoError("{}: cannot lay out its head: {}", path.string(), error.what());
+    }
     set_size(temporary.fd(), path, head->tensors_begin() + table.total_bytes());
   });
   agreement.settle();

@@ -26,6 +26,13 @@ Hid small_float(std::size_t exponent, std::size_t mantissa, std::size_t bias) {
   return type;
 }
 
+/// HDF5 quotes errno where the system refused something; anything else it was not told to do is our fault.
+[[noreturn]] void fail(std::string_view what) {
+  const std::string reason = hdf5_reason();
+  if (reason.find("errno = ") != std::string::npos) throw IoError("HDF5 could not {}: {}", what, reason);
+  throw InternalError("HDF5 could not {}: {}", what, reason);
+}
+
 }  // namespace
 
 void HidTraits::destroy(Raw id) noexcept { H5Idec_ref(id); }
@@ -43,12 +50,12 @@ std::string hdf5_reason() {
 }
 
 Hid own(hid_t id, std::string_view what) {
-  if (id < 0) throw InternalError("HDF5 could not {}: {}", what, hdf5_reason());
+  if (id < 0) fail(what);
   return Hid(id);
 }
 
 void check(herr_t status, std::string_view what) {
-  if (status < 0) throw InternalError("HDF5 could not {}: {}", what, hdf5_reason());
+  if (status < 0) fail(what);
 }
 
 Hid hdf5_type(DType dtype) {
