@@ -19,6 +19,7 @@ target_compile_options(
             $<BUILD_INTERFACE:-Woverloaded-virtual>
             $<$<BOOL:${CARTAN_WERROR}>:$<BUILD_INTERFACE:-Werror>>)
 if(CARTAN_SANITIZE)
+  target_compile_definitions(cartan_options INTERFACE $<BUILD_INTERFACE:CARTAN_SANITIZED>)
   target_compile_options(cartan_options INTERFACE $<BUILD_INTERFACE:-fsanitize=${CARTAN_SANITIZE}>
                                                   $<BUILD_INTERFACE:-fno-omit-frame-pointer>)
   target_link_options(cartan_options INTERFACE $<BUILD_INTERFACE:-fsanitize=${CARTAN_SANITIZE}>)

@@ -1,7 +1,7 @@
-# cartan_add_room(NAME SOURCES ... [DEPENDS ...] [PRIVATE ...]): one room = one static library cartan::NAME.
-# DEPENDS are other rooms (their headers are seen), PRIVATE are packages that stay inside.
+# cartan_add_room(NAME [COLD] SOURCES ... [DEPENDS ...] [PRIVATE ...]): one room = one static library cartan::NAME.
+# DEPENDS are other rooms (their headers are seen), PRIVATE are packages that stay inside. COLD rooms have no inner loops.
 function(cartan_add_room name)
-  cmake_parse_arguments(ROOM "" "" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ROOM "COLD" "" "SOURCES;DEPENDS;PRIVATE" ${ARGN})
   set(target cartan_${name})
   add_library(${target} STATIC ${ROOM_SOURCES})
   add_library(cartan::${name} ALIAS ${target})
@@ -10,8 +10,22 @@ function(cartan_add_room name)
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
                                        PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_precompile_headers(${target} REUSE_FROM cartan_pch)
+  if(ROOM_COLD)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
   target_link_libraries(${target} PUBLIC cartan::options ${ROOM_DEPENDS} PRIVATE ${ROOM_PRIVATE})
   set_property(GLOBAL APPEND PROPERTY CARTAN_ROOMS ${target})
+endfunction()
+
+# cartan_vector_sources(SOURCES...): loops that Highway compiles once for each instruction set: baseline, SSE4, AVX2 and
+# AVX-512 (the ones in between bring nothing). GCC cannot compile its intrinsics without optimization.
+function(cartan_vector_sources)
+  set(options "")
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND (CARTAN_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL Debug))
+    set(options -Og)
+  endif()
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_DEFINITIONS "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_AVX3_DL)"
+                                                 COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
 # cartan_add_test(NAME ROOM room [SOURCES ...] [KIND unit|mpi] [RANKS n...] [TIMEOUT s] [PRIVATE ...]):

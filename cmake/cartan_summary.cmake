@@ -29,7 +29,6 @@ cartan_report(compiler "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} (
 cartan_report(MPI "${MPI_CXX_VERSION} standard, ${MPIEXEC_EXECUTABLE}")
 cartan_report(HDF5 "${HDF5_VERSION}, parallel")
 cartan_report(oneDNN "${onednn_version} (${onednn_LIBRARY})")
-cartan_report(libxsmm "${libxsmm_LIBRARY}")
 cartan_report(CUDA "${CARTAN_CUDA_STATE}")
 cartan_report(NCCL "${CARTAN_NCCL_STATE}")
 if(CARTAN_SANITIZE)

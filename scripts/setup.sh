@@ -9,12 +9,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 packages=(
   g++ cmake ninja-build git pkg-config
   libopenmpi-dev openmpi-bin libhdf5-openmpi-dev hdf5-tools libboost-program-options-dev
-  libdnnl-dev libxsmm-dev libhwy-dev
+  libdnnl-dev libhwy-dev
   nlohmann-json3-dev libfmt-dev libspdlog-dev libxxhash-dev
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
-  clang-format clang-tidy shellcheck
+  clang libclang-rt-dev clang-format clang-tidy shellcheck
   slurmctld slurmd slurm-client munge libpmix-dev
   python3 python3-venv python3-h5py
 )

@@ -52,7 +52,7 @@ extern "C" void on_crash(int number) {
 }  // namespace
 
 void install_crash_handlers([[maybe_unused]] int rank) {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef CARTAN_SANITIZED
   rank_text = fmt::format("rank {}: ", rank);
   std::array<void*, 1> frame;
   backtrace(frame.data(), 1);  // loads what a first call would load inside the handler

@@ -33,8 +33,8 @@ class Hdf5Session {
 /// The innermost cause on HDF5's error stack, in its words; empties the stack.
 std::string hdf5_reason();
 
-/// Pass a returned identifier or status; negative throws "HDF5 could not WHAT: reason", an IoError where the system
-/// refused, else an InternalError.
+/// Pass a returned identifier or status; negative throws "HDF5 could not WHAT: reason", an IoError where the
+/// system refused, else an InternalError.
 Hid own(hid_t id, std::string_view what);
 void check(herr_t status, std::string_view what);
 

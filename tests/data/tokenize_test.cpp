@@ -197,7 +197,7 @@ TEST_F(Tokenize, ReportsProgress) {
   EXPECT_LT(reports.front().bytes, 10 << 20);
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef CARTAN_SANITIZED
 /// The largest resident size so far, in KiB.
 Index peak_kib() {
   FILE* status = std::fopen("/proc/self/status", "r");

@@ -28,7 +28,8 @@ void on_every_target(const Work& work) {
 
 TEST(Kernels, PackingMovesEveryElement) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const auto& [rows, cols] : {std::pair<Index, Index>{1, 1}, {3, 70}, {16, 16}, {37, 41}, {64, 9}}) {
+    for (const auto& shape : {std::pair<Index, Index>{1, 1}, {3, 70}, {16, 16}, {37, 41}, {64, 9}}) {
+      const Index rows = shape.first, cols = shape.second;
       const Index stride = cols + 3;
       Data in(dtype, random_values(rows * stride, "in"));
       const Values values = in.values();

@@ -22,7 +22,6 @@ import types
 # find_package() name -> what a recipe calls it, None for what comes with the compiler
 PROVIDES = {
     "Threads": None,
-    "OpenMP": None,
     "hwy": "highway",
     "MPI": "mpi",
     "HDF5": "hdf5",

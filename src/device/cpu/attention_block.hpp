@@ -3,7 +3,8 @@
 // products of attention, because queries are lanes: scores and their gradients are [keys, 48 queries].
 //
 // Numerics: fp32; each element of a product is one chain of fused multiply-adds in order of k, so its bits do
-// not depend on the shape of the register tile, nor on AVX2 or AVX-512.
+// not depend on the shape of the register tile, nor on AVX2 or AVX-512. (libxsmm's kernels are as fast, but
+// the order of their sums depends on the shape: decoding would not have the bits of the full pass.)
 
 // Highway's form of #pragma once: a file that includes this one is compiled again for each instruction set.
 #if defined(CARTAN_DEVICE_CPU_ATTENTION_BLOCK_HPP) == defined(HWY_TARGET_TOGGLE)
@@ -13,7 +14,6 @@
 #define CARTAN_DEVICE_CPU_ATTENTION_BLOCK_HPP
 #endif
 
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "cartan/core/bfloat16.hpp"
@@ -208,7 +208,7 @@ inline void prefetch_key_rows(const AttentionCall& call, HeadGroup at, Index blo
   for (Index j = 0; j < present; ++j) {
     const auto* row = static_cast<const std::byte*>(view.data) +
                       key_offset(call, at, block + j, view.stride) * static_cast<Index>(size_of(view.dtype));
-    for (Index byte = 0; byte < row_bytes; byte += 64) hwy::Prefetch(row + byte);
+    for (Index byte = 0; byte < row_bytes; byte += 64) __builtin_prefetch(row + byte);
   }
 }
 

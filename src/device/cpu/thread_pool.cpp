@@ -1,6 +1,6 @@
 // Tasks are claimed by decrementing one counter. A claim that succeeds belongs to a job that cannot end
 // before the claimed task does, so a worker that wakes late finds either nothing or a whole, living job.
-#include <omp.h>
+#include <dlfcn.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -20,11 +20,14 @@ constexpr int kSpins = 1000;
 
 void pause_briefly() { __builtin_ia32_pause(); }
 
-/// oneDNN computes with OpenMP; here every thread of the pool calls it for itself.
+/// oneDNN computes with whatever OpenMP library it was built for; here every thread of the pool calls it for
+/// itself.
 void make_this_thread_sequential() {
   thread_local bool done = false;
-  if (!done) omp_set_num_threads(1);
+  if (done) return;
   done = true;
+  if (void* const symbol = ::dlsym(RTLD_DEFAULT, "omp_set_num_threads"))
+    reinterpret_cast<void (*)(int)>(symbol)(1);
 }
 
 }  // namespace

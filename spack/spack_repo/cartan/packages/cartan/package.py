@@ -56,7 +56,6 @@ class Cartan(CMakePackage, CudaPackage):
     depends_on("hdf5@1.10.7:+mpi")
     depends_on("boost@1.74:+program_options")
     depends_on("onednn@2.5: cpu_runtime=omp")
-    depends_on("libxsmm@1.17:")
     depends_on("highway@1.0.3:")
     depends_on("nlohmann-json@3.11:")
     depends_on("fmt@9:")
@@ -71,7 +70,7 @@ class Cartan(CMakePackage, CudaPackage):
     conflicts(
         "cuda_arch=none", when="+cuda", msg="cartan: name the GPU: cuda_arch=90 for Hopper, ..."
     )
-    conflicts("target=aarch64:", msg="cartan uses libxsmm 1.17, which is for x86_64")
+    conflicts("target=aarch64:", msg="cartan's cpu device is for x86_64")
 
     def cmake_args(self):
         args = [
