@@ -1,10 +1,11 @@
 // Checkpoint writing against the file system: a Llama-like model's parameters and moments (about 1 GiB in
 // all) written
 //   raw      by plain writes, each rank one contiguous part of a file (what the disk can do),
-//   cartan   by store::write_checkpoint, with ranks that each hold a part of every unit (as ZeRO does),
+//   cartan   by store::write_checkpoint,
 //   HDF5     by one collective H5Dwrite a tensor over the same parts (what HDF5 itself offers),
-// all with fsync. They take turns; medians over repetitions are compared.
-//   mpirun -n 4 checkpoint_io_benchmark FOLDER [layers] [repetitions]
+// all with fsync, for three placements: each rank holds a part of every unit (ZeRO), rows of every matrix, or
+// columns of every matrix (tensor parallel). They take turns; medians over repetitions are compared.
+//   mpirun -n 4 checkpoint_io_benchmark FOLDER [layers] [repetitions] [units|rows|columns]...
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <hdf5.h>
@@ -16,6 +17,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <numeric>
+#include <string>
 #include <vector>
 
 #include "cartan/comm/session.hpp"
@@ -50,15 +53,45 @@ std::vector<std::vector<TensorInfo>> make_units(int layers) {
   return units;
 }
 
+/// A rank's part of a tensor as HDF5 is told: a box of the dataset.
+struct Box {
+  std::vector<hsize_t> extents, first, count;
+  const float* data = nullptr;
+};
+
 /// What one rank writes.
 struct Load {
   std::vector<TensorInfo> tensors;
   std::vector<Slab> slabs;
+  std::vector<Box> boxes;  ///< one a tensor
   std::vector<float> memory;
   std::size_t total_bytes = 0;
 };
 
-Load make_load(int layers, int rank, int ranks) {
+/// This rank's part of a unit's tensors; `at` counts the unit's elements before this one.
+Box part_of(const std::string& placement, const TensorInfo& tensor, LeafRange part, Index at, int rank,
+            int ranks) {
+  const auto size = [](Index n) { return static_cast<hsize_t>(n); };
+  if (placement == "units" || (placement == "columns" && tensor.shape.size() == 1)) {
+    const LeafRange own = placement == "units" ? LeafRange{part.begin - at, part.end - at}
+                                               : leaf_range(tensor.elements(), rank, ranks);
+    const Index first = std::clamp(own.begin, Index{0}, tensor.elements());
+    const Index end = std::clamp(own.end, first, tensor.elements());
+    return {{size(tensor.elements())}, {size(first)}, {size(end - first)}};
+  }
+  Box box;
+  const std::size_t cut = placement == "rows" ? 0 : 1;
+  for (std::size_t axis = 0; axis < tensor.shape.size(); ++axis) {
+    const Index extent = tensor.shape[axis];
+    const LeafRange own = axis == cut ? leaf_range(extent, rank, ranks) : LeafRange{0, extent};
+    box.extents.push_back(size(extent));
+    box.first.push_back(size(own.begin));
+    box.count.push_back(size(own.end - own.begin));
+  }
+  return box;
+}
+
+Load make_load(const std::string& placement, int layers, int rank, int ranks) {
   Load load;
   for (const char* kind : {"model/", "optimizer/exp_avg/", "optimizer/exp_avg_sq/"})
     for (const auto& unit : make_units(layers)) {
@@ -66,23 +99,33 @@ Load make_load(int layers, int rank, int ranks) {
       for (const TensorInfo& tensor : unit) elements += tensor.elements();
       const LeafRange part = leaf_range(elements, rank, ranks);
       for (const TensorInfo& tensor : unit) {
-        const Index first = std::max(part.begin - at, Index{0});
-        const Index end = std::min(part.end - at, tensor.elements());
-        if (first < end) load.slabs.push_back({load.tensors.size(), first, end - first, nullptr});
+        load.boxes.push_back(part_of(placement, tensor, part, at, rank, ranks));
         load.tensors.push_back({kind + tensor.path, tensor.dtype, tensor.shape});
         at += tensor.elements();
       }
       load.total_bytes += static_cast<std::size_t>(elements) * sizeof(float);
     }
-  Index mine = 0;
-  for (const Slab& slab : load.slabs) mine += slab.count;
-  load.memory.resize(static_cast<std::size_t>(mine));
+  std::size_t mine = 0;
+  for (const Box& box : load.boxes)
+    mine += std::accumulate(box.count.begin(), box.count.end(), std::size_t{1}, std::multiplies<>());
+  load.memory.resize(mine);
   for (std::size_t i = 0; i < load.memory.size(); ++i)
     load.memory[i] = static_cast<float>((i * 2654435761u + static_cast<std::size_t>(rank)) % 1000003);
-  float* next = load.memory.data();
-  for (Slab& slab : load.slabs) {
-    slab.data = next;
-    next += slab.count;
+  // A box is as many contiguous slabs as it has rows.
+  const float* next = load.memory.data();
+  for (std::size_t i = 0; i < load.boxes.size(); ++i) {
+    Box& box = load.boxes[i];
+    box.data = next;
+    const bool whole_rows = box.extents.size() == 1 || box.count[1] == box.extents[1];
+    const Index width = box.extents.size() == 1 ? 1 : static_cast<Index>(box.extents[1]);
+    const Index slabs = whole_rows ? 1 : static_cast<Index>(box.count[0]);
+    const Index count =
+        whole_rows ? static_cast<Index>(box.count[0]) * width : static_cast<Index>(box.count[1]);
+    for (Index s = 0; s < slabs && count > 0; ++s, next += count) {
+      const Index row = static_cast<Index>(box.first[0]) + s;
+      load.slabs.push_back(
+          {i, row * width + (whole_rows ? 0 : static_cast<Index>(box.first[1])), count, next});
+    }
   }
   return load;
 }
@@ -112,7 +155,6 @@ void write_cartan(const std::filesystem::path& path, const Load& load, comm::Com
   write_checkpoint(path, {{"step", 1}}, load.tensors, load.slabs, comm, {});
 }
 
-/// One-dimensional datasets: a range of elements is no hyperslab of a matrix.
 void write_hdf5(const std::filesystem::path& path, const Load& load, comm::Communicator& comm) {
   const hid_t access = H5Pcreate(H5P_FILE_ACCESS), creation = H5Pcreate(H5P_DATASET_CREATE);
   const hid_t links = H5Pcreate(H5P_LINK_CREATE), transfer = H5Pcreate(H5P_DATASET_XFER);
@@ -124,24 +166,20 @@ void write_hdf5(const std::filesystem::path& path, const Load& load, comm::Commu
   H5Pset_dxpl_mpio(transfer, H5FD_MPIO_COLLECTIVE);
   const hid_t file = H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
   require(file >= 0, "make the HDF5 file");
-  auto slab = load.slabs.begin();
   for (std::size_t i = 0; i < load.tensors.size(); ++i) {
-    const hsize_t elements = static_cast<hsize_t>(load.tensors[i].elements());
-    const bool has = slab != load.slabs.end() && slab->tensor == i;
-    const hsize_t first = has ? static_cast<hsize_t>(slab->first) : 0,
-                  count = has ? static_cast<hsize_t>(slab->count) : 0;
-    const hid_t in_file = H5Screate_simple(1, &elements, nullptr);
-    const hid_t in_memory = H5Screate_simple(1, &count, nullptr);
+    const Box& box = load.boxes[i];
+    const auto rank = static_cast<int>(box.extents.size());
+    const bool has = std::find(box.count.begin(), box.count.end(), hsize_t{0}) == box.count.end();
+    const hid_t in_file = H5Screate_simple(rank, box.extents.data(), nullptr);
+    const hid_t in_memory = H5Screate_simple(rank, box.count.data(), nullptr);
     if (has)
-      H5Sselect_hyperslab(in_file, H5S_SELECT_SET, &first, nullptr, &count, nullptr);
+      H5Sselect_hyperslab(in_file, H5S_SELECT_SET, box.first.data(), nullptr, box.count.data(), nullptr);
     else
       H5Sselect_none(in_file);
     const hid_t dataset =
         H5Dcreate2(file, load.tensors[i].path.c_str(), H5T_IEEE_F32LE, in_file, links, creation, H5P_DEFAULT);
-    require(H5Dwrite(dataset, H5T_NATIVE_FLOAT, in_memory, in_file, transfer,
-                     has ? slab->data : load.memory.data()) >= 0,
+    require(H5Dwrite(dataset, H5T_NATIVE_FLOAT, in_memory, in_file, transfer, box.data) >= 0,
             "write a dataset");
-    if (has) ++slab;
     H5Dclose(dataset);
     H5Sclose(in_memory);
     H5Sclose(in_file);
@@ -162,10 +200,9 @@ double quantile(std::vector<double> values, double q) {
   return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
-void run(comm::Session& session, const std::filesystem::path& folder, int layers, int repetitions) {
-  comm::Mesh mesh(session, {});
-  comm::Communicator& comm = mesh.world();
-  const Load load = make_load(layers, comm.rank(), comm.size());
+void run(comm::Session& session, comm::Communicator& comm, const std::filesystem::path& folder,
+         const std::string& placement, int layers, int repetitions) {
+  const Load load = make_load(placement, layers, comm.rank(), comm.size());
   const auto path = folder / "checkpoint-io-benchmark.h5";
   std::vector<Contender> contenders{{"raw", write_raw}, {"cartan", write_cartan}, {"HDF5", write_hdf5}};
   for (int repetition = -1; repetition < repetitions; ++repetition)  // the first one warms up
@@ -183,9 +220,9 @@ void run(comm::Session& session, const std::filesystem::path& folder, int layers
     }
   if (comm.rank() != 0) return;
   std::filesystem::remove(path);
-  fmt::print("cartan {}, {}, {} ranks on {}, {} in {} tensors to {}\n", version(),
+  fmt::print("cartan {}, {}, {} ranks on {}, {} in {} tensors, cut by {}, to {}\n", version(),
              comm::Session::library_version(), comm.size(), session.host(), format_bytes(load.total_bytes),
-             load.tensors.size(), folder.string());
+             load.tensors.size(), placement, folder.string());
   fmt::print("{:<8} {:>10} {:>10} {:>10} {:>12}\n", "", "median s", "best s", "GB/s", "of raw");
   const double raw = quantile(contenders[0].seconds, 0.5);
   for (const Contender& contender : contenders) {
@@ -201,14 +238,20 @@ void run(comm::Session& session, const std::filesystem::path& folder, int layers
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: mpirun -n 4 checkpoint_io_benchmark FOLDER [layers] [repetitions]\n");
+    std::fprintf(
+        stderr,
+        "usage: mpirun -n 4 checkpoint_io_benchmark FOLDER [layers] [repetitions] [units|rows|columns]...\n");
     return 64;
   }
   try {
     cartan::store::prepare_environment();
     cartan::comm::Session session(argc, argv);
-    cartan::store::run(session, argv[1], argc > 2 ? std::atoi(argv[2]) : 12,
-                       argc > 3 ? std::atoi(argv[3]) : 9);
+    cartan::comm::Mesh mesh(session, {});
+    std::vector<std::string> placements(argv + std::min(argc, 4), argv + argc);
+    if (placements.empty()) placements = {"units", "rows", "columns"};
+    for (const std::string& placement : placements)
+      cartan::store::run(session, mesh.world(), argv[1], placement, argc > 2 ? std::atoi(argv[2]) : 12,
+                         argc > 3 ? std::atoi(argv[3]) : 9);
     return 0;
   } catch (const cartan::Error& error) {
     std::fprintf(stderr, "checkpoint_io_benchmark: %s\n", error.what());

@@ -77,12 +77,11 @@ void Sampler::fill(std::span<const Index> samples, Batch& batch) const {
   const std::size_t size = samples.size() * static_cast<std::size_t>(options_.seq);
   for (auto* array : {&batch.tokens, &batch.targets, &batch.positions, &batch.document_start})
     array->resize(size);
-  batch.counted_targets = 0;
   for (Index row = 0; row < batch.sequences; ++row)
-    batch.counted_targets += fill_row(locate(samples[static_cast<std::size_t>(row)]), row, batch);
+    fill_row(locate(samples[static_cast<std::size_t>(row)]), row, batch);
 }
 
-Index Sampler::fill_row(const Location& location, Index row, Batch& batch) const {
+void Sampler::fill_row(const Location& location, Index row, Batch& batch) const {
   const IndexedDataset& dataset = *corpora_[static_cast<std::size_t>(location.corpus)].dataset;
   const Index seq = options_.seq, first = location.first_token;
   std::vector<std::int32_t> window(static_cast<std::size_t>(seq + 1));
@@ -96,7 +95,6 @@ Index Sampler::fill_row(const Location& location, Index row, Batch& batch) const
   std::copy_n(window.begin(), seq, tokens);
   std::copy_n(window.begin() + 1, seq, targets);
 
-  Index counted = seq;
   Index document = dataset.document_of_token(first);
   for (Index begin = 0; begin < seq; ++document) {
     const Index document_end = dataset.document_tokens(document).end - first;
@@ -105,13 +103,10 @@ Index Sampler::fill_row(const Location& location, Index row, Batch& batch) const
       positions[t] = static_cast<std::int32_t>(t - begin);
       document_start[t] = static_cast<std::int32_t>(begin);
     }
-    if (document_end <= seq && end > begin) {  // the document's last token has no successor
-      targets[end - 1] = kIgnoredTarget;
-      --counted;
-    }
+    // The document's last token has no successor.
+    if (document_end <= seq && end > begin) targets[end - 1] = kIgnoredTarget;
     begin = end;
   }
-  return counted;
 }
 
 }  // namespace cartan::data

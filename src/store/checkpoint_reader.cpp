@@ -95,7 +95,7 @@ Json describe(const CheckpointReader& reader) {
   Index parameters = 0;
   for (const TensorInfo& tensor : reader.tensors()) {
     if (tensor.path.starts_with("model/")) parameters += tensor.elements();
-    tensors.push_back({{"path", tensor.path},
+    tensors.push_back({{"name", tensor.path},
                        {"dtype", name_of(tensor.dtype)},
                        {"shape", tensor.shape},
                        {"bytes", tensor.bytes()}});

@@ -106,6 +106,9 @@ void resolve(Config& config, int world_size) {
   data::check(config.data, problems);
   optim::check(config.optim, problems);
   optim::check(config.schedule, config.run.steps, problems);
+  if (config.schedule.kind != "constant" && config.schedule.min_lr > config.optim.lr)
+    problems.add("schedule.min-lr = {} is above optim.lr = {}: use at most that", config.schedule.min_lr,
+                 config.optim.lr);
   check_run(config, problems);
   check_batch(config, problems);
   problems.throw_if_any("the configuration");

@@ -8,6 +8,7 @@
 #include "cartan/core/narrow.hpp"
 #include "cartan/model/head.hpp"
 #include "train/device_batch.hpp"
+#include "train/row_losses.hpp"
 
 namespace cartan::train {
 namespace {
@@ -16,11 +17,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-Index count_targets(const data::Batch& batch) {
-  return std::count_if(batch.targets.begin(), batch.targets.end(),
-                       [](std::int32_t target) { return target >= 0; });
 }
 
 // Gradient slots that any rank of the plane needs: exchange memory has the same layout on all.
@@ -90,14 +86,12 @@ struct Engine::State {
                     narrow<std::size_t>(host.sequences) * length * sizeof(float), device.compute_stream());
     device.compute_stream().synchronize();
     for (Index s = 0; s < host.sequences; ++s) {
-      double loss = 0, count = 0;
-      for (std::size_t t = narrow<std::size_t>(s) * length; t < narrow<std::size_t>(s + 1) * length; ++t) {
-        loss += static_cast<double>(host_losses[t]);
-        count += host.targets[t] >= 0 ? 1 : 0;
-      }
-      losses.push_leaf(micro.first_leaf + s, loss);
-      counts.push_leaf(micro.first_leaf + s, count);
-      if (!std::isfinite(loss)) nonfinite_leaf = nonfinite_leaf.value_or(micro.first_leaf + s);
+      const std::size_t begin = narrow<std::size_t>(s) * length;
+      const LossSum sum = sum_rows(std::span(host_losses).subspan(begin, length),
+                                   std::span(host.targets).subspan(begin, length));
+      losses.push_leaf(micro.first_leaf + s, sum.loss);
+      counts.push_leaf(micro.first_leaf + s, static_cast<double>(sum.targets));
+      if (!std::isfinite(sum.loss)) nonfinite_leaf = nonfinite_leaf.value_or(micro.first_leaf + s);
     }
   }
 
@@ -186,7 +180,7 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
     }
     const auto begin = Clock::now();
     const FoldPlan& plan = s.folds[static_cast<std::size_t>(action.micro_batch)];
-    const Index targets = s.fused ? count_targets(micro->batch) : 0;
+    const Index targets = s.fused ? data::counted_targets(micro->batch.targets) : 0;
     if (s.fused && targets == 0) s.throw_without_targets();
     auto units = s.units(plan);
     const auto take_losses = [&] {

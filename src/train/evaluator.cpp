@@ -5,6 +5,7 @@
 
 #include "cartan/core/narrow.hpp"
 #include "train/device_batch.hpp"
+#include "train/row_losses.hpp"
 
 namespace cartan::train {
 namespace {
@@ -57,15 +58,6 @@ class Forward {
   DeviceBatch device_batch_;
 };
 
-LossSum sum_row(std::span<const float> losses, std::span<const std::int32_t> targets) {
-  LossSum sum;
-  for (std::size_t t = 0; t < losses.size(); ++t) {
-    sum.loss += static_cast<double>(losses[t]);
-    sum.targets += targets[t] >= 0 ? 1 : 0;
-  }
-  return sum;
-}
-
 }  // namespace
 
 LossSum evaluate_samples(const LoadedModel& model, const data::Sampler& sampler, Index samples,
@@ -85,7 +77,7 @@ LossSum evaluate_samples(const LoadedModel& model, const data::Sampler& sampler,
       for (std::size_t s = 0; s < numbers.size(); ++s) {
         const auto begin = s * static_cast<std::size_t>(seq), count = static_cast<std::size_t>(seq);
         const LossSum one =
-            sum_row(std::span(rows).subspan(begin, count), std::span(batch.targets).subspan(begin, count));
+            sum_rows(std::span(rows).subspan(begin, count), std::span(batch.targets).subspan(begin, count));
         losses.push_leaf(numbers[s], one.loss);
         counts.push_leaf(numbers[s], static_cast<double>(one.targets));
       }
@@ -115,7 +107,7 @@ SequenceResult evaluate_ids(const LoadedModel& model, std::span<const std::int32
   std::iota(batch.positions.begin(), batch.positions.end(), 0);
   batch.document_start.assign(ids.size(), 0);
   Forward forward(model, {1, batch.seq}, device);
-  result.loss = sum_row(forward.losses(batch), batch.targets);
+  result.loss = sum_rows(forward.losses(batch), batch.targets);
   if (want_logits) result.logits = forward.logits(batch.seq, model.config.vocab);
   return result;
 }

@@ -57,8 +57,7 @@ class DataLoader : public testing::Test {
                                        array.begin() + (row + 1) * batch.seq);
     };
     return {
-        1, batch.seq, cut(batch.tokens), cut(batch.targets), cut(batch.positions), cut(batch.document_start),
-        0};
+        1, batch.seq, cut(batch.tokens), cut(batch.targets), cut(batch.positions), cut(batch.document_start)};
   }
   static Rows no_rows() { return Rows(kSteps, std::vector<Batch>(kGlobalBatch)); }
 
@@ -69,7 +68,6 @@ class DataLoader : public testing::Test {
       for (Index leaf = 0; leaf < kGlobalBatch; ++leaf) {
         Batch& batch = rows[static_cast<std::size_t>(step)][static_cast<std::size_t>(leaf)];
         sampler->fill(std::vector<Index>{step * kGlobalBatch + leaf}, batch);
-        batch.counted_targets = 0;
       }
     }
     return rows;

@@ -35,7 +35,7 @@ TEST_F(DataSampler, CutsStoredOrderIntoWindowsThatShareOneToken) {
   EXPECT_EQ(batch.seq, 4);
   EXPECT_THAT(batch.tokens, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3));
   EXPECT_THAT(batch.targets, ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4));
-  EXPECT_EQ(batch.counted_targets, 12);
+  EXPECT_EQ(counted_targets(batch.targets), 12);
 }
 
 TEST_F(DataSampler, MarksThePackedDocuments) {
@@ -49,7 +49,7 @@ TEST_F(DataSampler, MarksThePackedDocuments) {
   EXPECT_THAT(batch.targets, ElementsAre(1, 2, kNone, kNone, 5, /**/ 6, 7, 8, 9, kNone));
   EXPECT_THAT(batch.positions, ElementsAre(0, 1, 2, 0, 0, /**/ 0, 1, 2, 3, 4));
   EXPECT_THAT(batch.document_start, ElementsAre(0, 0, 0, 3, 4, /**/ 0, 0, 0, 0, 0));
-  EXPECT_EQ(batch.counted_targets, 7);
+  EXPECT_EQ(counted_targets(batch.targets), 7);
 }
 
 TEST_F(DataSampler, SequenceOfOneTokenWorks) {

@@ -87,6 +87,7 @@ class BadOptions(harness.Case):
             ("checkpoint.async", "maybe"),
         ):
             self.refuse_train({key: value}, key, value)
+        self.refuse_train({"schedule.kind": "cosine", "schedule.min-lr": 0.5}, "schedule.min-lr = 0.5", "optim.lr")
 
     def test_what_does_not_divide(self):
         self.refuse_train({"model.heads": 5}, "model.heads", "32", "5")

@@ -64,6 +64,15 @@ class Inspect(harness.Case):
         self.assertEqual((found["state"]["step"], found["state"]["samples"]), (1, 12))
         self.assertEqual(found["state"]["config"], (self.dir / "run/config.ini").read_text())
 
+    def test_a_safetensors_file_lists_its_tensors(self):
+        header = b'{"a": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}}'
+        (self.dir / "m.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(12))
+        found = self.inspect("m.safetensors")
+        self.assertEqual((found["kind"], found["parameters"]), ("safetensors", 6))
+        self.assertEqual(found["tensors"], [{"name": "a", "dtype": "bf16", "shape": [2, 3], "bytes": 12}])
+        (self.dir / "m.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(11))
+        self.assert_refused(self.cartan("inspect", "m.safetensors", expect=harness.BAD_DATA), "m.safetensors")
+
     def test_several_paths_give_a_line_each(self):
         self.train("run", {"run.steps": 1})
         lines = self.cartan("inspect", "run", harness.corpus(), "--json").out.splitlines()

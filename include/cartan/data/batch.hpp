@@ -1,7 +1,9 @@
 // What the model is fed: whole sequences of equal length, with the documents packed in them marked.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cartan/core/types.hpp"
@@ -19,9 +21,13 @@ struct Batch {
   std::vector<std::int32_t> targets;         ///< the next token of the same document, or kIgnoredTarget
   std::vector<std::int32_t> positions;       ///< place in the document, or in the part of it in this row
   std::vector<std::int32_t> document_start;  ///< token t of a row attends to [document_start[t], t] of it
-  Index counted_targets = 0;                 ///< targets that are not ignored
 
   friend bool operator==(const Batch&, const Batch&) = default;
 };
+
+/// Targets that count in the loss.
+inline Index counted_targets(std::span<const std::int32_t> targets) {
+  return std::count_if(targets.begin(), targets.end(), [](std::int32_t target) { return target >= 0; });
+}
 
 }  // namespace cartan::data

@@ -59,7 +59,7 @@ class Sampler {
   void fill(std::span<const Index> samples, Batch& batch) const;
 
  private:
-  Index fill_row(const Location& location, Index row, Batch& batch) const;
+  void fill_row(const Location& location, Index row, Batch& batch) const;
 
   std::vector<Corpus> corpora_;
   SamplerOptions options_;

@@ -107,7 +107,7 @@ class CheckpointReader {
   std::unique_ptr<State> state_;
 };
 
-/// For people and scripts: path, format, bytes, parameters, step, tokens, state, tensors (path, dtype, shape,
+/// For people and scripts: path, format, bytes, parameters, step, tokens, state, tensors (name, dtype, shape,
 /// bytes).
 Json describe(const CheckpointReader& reader);
 
