@@ -56,7 +56,7 @@ std::vector<std::vector<TensorInfo>> make_units(int layers) {
 /// A rank's part of a tensor as HDF5 is told: a box of the dataset.
 struct Box {
   std::vector<hsize_t> extents, first, count;
-  const float* data = nullptr;
+  float* data = nullptr;
 };
 
 /// What one rank writes.
@@ -112,7 +112,7 @@ Load make_load(const std::string& placement, int layers, int rank, int ranks) {
   for (std::size_t i = 0; i < load.memory.size(); ++i)
     load.memory[i] = static_cast<float>((i * 2654435761u + static_cast<std::size_t>(rank)) % 1000003);
   // A box is as many contiguous slabs as it has rows.
-  const float* next = load.memory.data();
+  float* next = load.memory.data();
   for (std::size_t i = 0; i < load.boxes.size(); ++i) {
     Box& box = load.boxes[i];
     box.data = next;

@@ -88,6 +88,7 @@ void check(const ModelConfig& c, Problems& problems) {
 
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
+  names.reserve(std::size(kPresets));
   for (const Preset& p : kPresets) names.emplace_back(p.name);
   return names;
 }

@@ -62,7 +62,7 @@ class ValueWriter {
       std::optional<AssembledBlocks> assembled;
       std::vector<BlockRun> runs;
       agreement_.attempt([&] {
-        assembled.emplace(tensors_, table_, *messages);
+        assembled.emplace(tensors_, table_, *messages, blocks_memory_);
         runs = assembled->runs();
         take_whole(round, rounds, runs);
         std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -80,15 +80,15 @@ class ValueWriter {
   }
 
   /// Nothing if some rank has failed.
-  std::optional<std::vector<std::byte>> exchange_fragments(Index round, Index rounds) {
-    Outgoing outgoing = pack_fragments(shares_, table_, comm_.size(), round, rounds);
+  std::optional<std::span<const std::byte>> exchange_fragments(Index round, Index rounds) {
+    const Outgoing outgoing = pack_fragments(shares_, table_, comm_.size(), round, rounds, outgoing_memory_);
     const auto incoming = exchange_counts(comm_, outgoing.counts);
     agreement_.attempt([&] {  // slabs that overlap many times could send more than MPI can count
       narrow<int>(std::accumulate(incoming.begin(), incoming.end(), std::int64_t{0}));
       narrow<int>(outgoing.bytes.size());
     });
     if (agreement_.anyone_failed()) return std::nullopt;
-    return exchange(comm_, std::move(outgoing), incoming);
+    return exchange(comm_, outgoing, incoming, incoming_memory_);
   }
 
   /// Every rank makes every call; one that has no more runs, or has failed, for no bytes.
@@ -123,6 +123,7 @@ class ValueWriter {
   comm::Communicator& comm_;
   Agreement& agreement_;
   std::vector<BlockHash> hashes_;
+  RoundMemory outgoing_memory_, incoming_memory_, blocks_memory_;
 };
 
 /// The table of checksums from what ranks sent. Throws InternalError where a block came never or twice.

@@ -100,12 +100,21 @@ std::vector<std::int64_t> exchange_counts(comm::Communicator& comm, const std::v
   return incoming;
 }
 
-std::vector<std::byte> exchange(comm::Communicator& comm, Outgoing outgoing,
-                                const std::vector<std::int64_t>& incoming_counts) {
-  if (comm.size() == 1) return std::move(outgoing.bytes);
+std::span<std::byte> RoundMemory::take(std::size_t bytes) {
+  if (bytes > capacity_) {
+    memory_ = nullptr;  // before there are two
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    capacity_ = bytes;
+  }
+  return {memory_.get(), bytes};
+}
+
+std::span<const std::byte> exchange(comm::Communicator& comm, const Outgoing& outgoing,
+                                    const std::vector<std::int64_t>& incoming_counts, RoundMemory& memory) {
+  if (comm.size() == 1) return outgoing.bytes;
   const auto send_counts = narrow_all(outgoing.counts), receive_counts = narrow_all(incoming_counts);
   const auto send_starts = starts_of(send_counts), receive_starts = starts_of(receive_counts);
-  std::vector<std::byte> incoming(static_cast<std::size_t>(
+  const std::span<std::byte> incoming = memory.take(static_cast<std::size_t>(
       std::accumulate(incoming_counts.begin(), incoming_counts.end(), std::int64_t{0})));
   check_mpi(
       MPI_Alltoallv(outgoing.bytes.data(), send_counts.data(), send_starts.data(), MPI_BYTE, incoming.data(),

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,16 +48,28 @@ class Agreement {
 /// `text` of rank 0 for every rank. Collective.
 std::string broadcast_text(comm::Communicator& comm, std::string text, int root = 0);
 
+/// Memory for one round after another: fresh pages for each would cost more than what is done with them.
+class RoundMemory {
+ public:
+  /// `bytes` of arbitrary content; the former ones are given up.
+  std::span<std::byte> take(std::size_t bytes);
+
+ private:
+  std::unique_ptr<std::byte[]> memory_;
+  std::size_t capacity_ = 0;
+};
+
 /// Messages for every rank in the order of ranks, `counts[r]` bytes for rank r.
 struct Outgoing {
-  std::vector<std::byte> bytes;
+  std::span<const std::byte> bytes;
   std::vector<std::int64_t> counts;
 };
 /// How many bytes each rank will send here. Collective; O(ranks) numbers.
 std::vector<std::int64_t> exchange_counts(comm::Communicator& comm, const std::vector<std::int64_t>& counts);
-/// What the others sent here, in the order of ranks. Collective. Each rank's total must fit an int.
-std::vector<std::byte> exchange(comm::Communicator& comm, Outgoing outgoing,
-                                const std::vector<std::int64_t>& incoming_counts);
+/// What the others sent here, in the order of ranks: in `memory`, or alone the messages themselves.
+/// Collective. Each rank's total must fit an int.
+std::span<const std::byte> exchange(comm::Communicator& comm, const Outgoing& outgoing,
+                                    const std::vector<std::int64_t>& incoming_counts, RoundMemory& memory);
 /// On rank 0 what all ranks passed, in the order of ranks; empty elsewhere. Collective.
 std::vector<std::byte> gather_to_root(comm::Communicator& comm, std::vector<std::byte> mine);
 

@@ -109,31 +109,39 @@ std::vector<std::int64_t> message_bytes(const Shares& shares, const BlockTable& 
   return bytes;
 }
 
-Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks, Index round, Index rounds) {
-  Outgoing out{{}, std::vector<std::int64_t>(static_cast<std::size_t>(ranks), 0)};
+Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks, Index round, Index rounds,
+                        RoundMemory& memory) {
+  std::vector<std::span<const Fragment>> parts;
+  Outgoing out;
+  std::size_t total = 0;
   for (int owner = 0; owner < ranks; ++owner) {
-    const std::size_t before = out.bytes.size();
-    for (const Fragment& fragment : fragments_of(shares, owned_blocks(table, owner, ranks, round, rounds))) {
-      const FragmentHeader header{fragment.block, fragment.begin, fragment.bytes};
-      const auto bytes = std::as_bytes(std::span(&header, 1));
-      out.bytes.insert(out.bytes.end(), bytes.begin(), bytes.end());
-      out.bytes.insert(out.bytes.end(), fragment.data, fragment.data + fragment.bytes);
-    }
-    out.counts[static_cast<std::size_t>(owner)] = static_cast<std::int64_t>(out.bytes.size() - before);
+    parts.push_back(fragments_of(shares, owned_blocks(table, owner, ranks, round, rounds)));
+    std::size_t bytes = 0;
+    for (const Fragment& fragment : parts.back()) bytes += sizeof(FragmentHeader) + fragment.bytes;
+    out.counts.push_back(static_cast<std::int64_t>(bytes));
+    total += bytes;
   }
+  const std::span<std::byte> bytes = memory.take(total);
+  std::byte* next = bytes.data();
+  for (const auto& part : parts)
+    for (const Fragment& fragment : part) {
+      const FragmentHeader header{fragment.block, fragment.begin, fragment.bytes};
+      std::memcpy(next, &header, sizeof header);
+      std::memcpy(next + sizeof header, fragment.data, fragment.bytes);
+      next += sizeof header + fragment.bytes;
+    }
+  out.bytes = bytes;
   return out;
 }
 
 AssembledBlocks::AssembledBlocks(std::span<const TensorInfo> tensors, const BlockTable& table,
-                                 std::span<const std::byte> messages) {
+                                 std::span<const std::byte> messages, RoundMemory& room) {
   const std::vector<Fragment> fragments = unpack_fragments(messages);
   std::size_t total = 0;
   for (std::size_t i = 0; i < fragments.size(); ++i)
     if (i == 0 || fragments[i].block != fragments[i - 1].block)
       total += table.block(fragments[i].block).bytes;
-  memory_ = std::make_unique_for_overwrite<std::byte[]>(total);
-
-  std::byte* memory = memory_.get();
+  std::byte* memory = room.take(total).data();
   for (std::size_t i = 0; i < fragments.size();) {
     const Index number = fragments[i].block;
     const Block block = table.block(number);

@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -46,28 +45,28 @@ inline constexpr Index kLargestRun = 16;
 /// twice.
 Shares split_slabs(std::span<const TensorInfo> tensors, const BlockTable& table, std::span<const Slab> slabs);
 
-/// Bytes of fragments, with their headers, that an owner should receive in a round.
-inline constexpr std::int64_t kRoundBytes = std::int64_t{32} << 20;
+/// Bytes of fragments, with their headers, that an owner should receive in a round: what a cache may hold.
+inline constexpr std::int64_t kRoundBytes = std::int64_t{8} << 20;
 
 /// Which blocks rank `rank` of `ranks` puts together in round `round` of `rounds`.
 LeafRange owned_blocks(const BlockTable& table, int rank, int ranks, Index round, Index rounds);
 
 /// Bytes that the messages of all rounds together will have, for each owner.
 std::vector<std::int64_t> message_bytes(const Shares& shares, const BlockTable& table, int ranks);
-/// The fragments of a round as messages to the blocks' owners.
-Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks, Index round, Index rounds);
+/// The fragments of a round as messages to the blocks' owners, in `memory`.
+Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks, Index round, Index rounds,
+                        RoundMemory& memory);
 
 /// Blocks put together from fragments.
 class AssembledBlocks {
  public:
   /// Throws InternalError that names tensor and elements that are missing or came twice.
   AssembledBlocks(std::span<const TensorInfo> tensors, const BlockTable& table,
-                  std::span<const std::byte> messages);
-  /// Sorted; valid as long as this object.
+                  std::span<const std::byte> messages, RoundMemory& memory);
+  /// Sorted; the blocks lie in `memory`, one after another.
   const std::vector<BlockRun>& runs() const { return runs_; }
 
  private:
-  std::unique_ptr<std::byte[]> memory_;  // the blocks, one after another
   std::vector<BlockRun> runs_;
 };
 

@@ -102,12 +102,13 @@ TEST(Shares, PackEveryFragmentOnceOverAllRounds) {
   for (Index block = 0; block < 20; ++block)
     slabs.push_back({0, block * 65536 + 7, 10 * block + 1, memory.data()});
   const Shares shares = split_slabs(tensors, table, slabs);
+  RoundMemory room;
   for (const int ranks : {1, 3, 64}) {
     const auto expected = message_bytes(shares, table, ranks);
     for (const Index rounds : {1, 4, 100}) {
       std::vector<std::int64_t> sums(static_cast<std::size_t>(ranks), 0);
       for (Index round = 0; round < rounds; ++round) {
-        const Outgoing out = pack_fragments(shares, table, ranks, round, rounds);
+        const Outgoing out = pack_fragments(shares, table, ranks, round, rounds, room);
         for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += out.counts[i];
       }
       EXPECT_EQ(sums, expected);
@@ -119,13 +120,14 @@ TEST(Shares, AssemblingNamesWhatIsMissingOrDouble) {
   const BlockTable table(kTensors);
   std::vector<std::byte> memory(262144);
   const auto assemble = [&](std::vector<Slab> slabs) {
-    Outgoing out;
+    std::vector<std::byte> messages;
+    RoundMemory room;
     for (const Slab& slab : slabs) {  // each slab from another rank
       const Shares shares = split_slabs(kTensors, table, std::span(&slab, 1));
-      const auto bytes = pack_fragments(shares, table, 1, 0, 1).bytes;
-      out.bytes.insert(out.bytes.end(), bytes.begin(), bytes.end());
+      const auto bytes = pack_fragments(shares, table, 1, 0, 1, room).bytes;
+      messages.insert(messages.end(), bytes.begin(), bytes.end());
     }
-    return message_of<InternalError>([&] { AssembledBlocks(kTensors, table, out.bytes); });
+    return message_of<InternalError>([&] { AssembledBlocks(kTensors, table, messages, room); });
   };
   EXPECT_THAT(assemble({{0, 10, 65526, memory.data()}}), ::testing::StartsWith("m/a, elements [0, 10)"));
   EXPECT_THAT(assemble({{0, 0, 100, memory.data()}}), ::testing::StartsWith("m/a, elements [100, 65536)"));
