@@ -8,7 +8,6 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 
 #include "cartan/core/log.hpp"
@@ -181,19 +180,15 @@ Communicator& Mesh::world() { return *state_->world; }
 Communicator& Mesh::axis(Axis axis) { return *state_->axes.at(static_cast<std::size_t>(axis)); }
 Communicator& Mesh::data_plane() { return *state_->data_plane; }
 
-std::unique_ptr<Communicator> Mesh::duplicate_world(std::string name) {
+std::unique_ptr<Communicator> Mesh::duplicate_world(const std::string& name) {
   CommHandle copy = duplicate(state_->world->raw(), name);
-  return std::make_unique<MpiCommunicator>(std::move(copy), std::move(name), state_->options);
+  return std::make_unique<MpiCommunicator>(std::move(copy), name, state_->options);
 }
 
 std::uintptr_t native_handle(const Communicator& comm) {
   const auto* mpi = dynamic_cast<const MpiCommunicator*>(&comm);
   if (mpi == nullptr) throw InternalError("{} is not an MPI communicator", comm.name());
-  const MPI_Comm raw = mpi->raw();
-  std::uintptr_t handle = 0;
-  static_assert(sizeof raw <= sizeof handle);
-  std::memcpy(&handle, &raw, sizeof raw);
-  return handle;
+  return reinterpret_cast<std::uintptr_t>(mpi->raw());
 }
 
 }  // namespace cartan::comm

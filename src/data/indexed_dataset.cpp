@@ -58,7 +58,7 @@ Index copy_tokens(const std::byte* from, std::span<std::int32_t> out, std::uint6
   for (std::size_t i = 0; i < out.size(); ++i) {
     const T token = load<T>(from, static_cast<Index>(i));
     largest = std::max(largest, widen(token));
-    out[i] = static_cast<std::int32_t>(token);
+    out[i] = static_cast<std::int32_t>(widen(token));
   }
   if (largest < limit) return -1;
   for (Index i = 0;; ++i)

@@ -25,6 +25,7 @@ std::int32_t sample(std::span<const float> logits, const SamplingOptions& option
     order.resize(static_cast<std::size_t>(options.top_k));
 
   std::vector<double> weights;
+  weights.reserve(order.size());
   for (const std::int32_t id : order)
     weights.push_back(std::exp(static_cast<double>(logit(id) - *best) / options.temperature));
   double total = std::accumulate(weights.begin(), weights.end(), 0.0);

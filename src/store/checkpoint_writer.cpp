@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <optional>
 
@@ -56,44 +57,55 @@ class ValueWriter {
     const auto expected = exchange_counts(comm_, message_bytes(shares_, table_, comm_.size()));
     const std::int64_t all = std::accumulate(expected.begin(), expected.end(), std::int64_t{0});
     const Index rounds = comm_.max(1 + all / kRoundBytes);
+    const auto outgoing = message_bytes(shares_, table_, comm_.size(), rounds);
+    incoming_bytes_ = exchange_counts(comm_, outgoing);
+    agreement_.attempt([&] {  // slabs that overlap many times could send more than MPI can count
+      for (Index round = 0; round < rounds; ++round)
+        for (const auto& bytes :
+             {round_bytes(outgoing, round, rounds), round_bytes(incoming_bytes_, round, rounds)})
+          narrow<int>(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}));
+    });
+    if (agreement_.anyone_failed()) return {};
     for (Index round = 0; round < rounds; ++round) {
       const auto messages = exchange_fragments(round, rounds);
-      if (!messages) break;
-      std::optional<AssembledBlocks> assembled;
       std::vector<BlockRun> runs;
       agreement_.attempt([&] {
-        assembled.emplace(tensors_, table_, *messages, blocks_memory_);
-        runs = assembled->runs();
+        runs = AssembledBlocks(tensors_, table_, messages, blocks_memory_).runs();
         take_whole(round, rounds, runs);
         std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
       });
-      write_runs(file, runs);
+      if (!write_runs(file, runs)) break;
     }
     return std::move(hashes_);
   }
 
  private:
+  /// A round's column of [ranks, rounds].
+  static std::vector<std::int64_t> round_bytes(const std::vector<std::int64_t>& all, Index round,
+                                               Index rounds) {
+    std::vector<std::int64_t> bytes;
+    for (std::size_t at = static_cast<std::size_t>(round); at < all.size();
+         at += static_cast<std::size_t>(rounds))
+      bytes.push_back(all[at]);
+    return bytes;
+  }
+
   /// The round's part of the runs that this rank holds: an equal number, they need no memory.
   void take_whole(Index round, Index rounds, std::vector<BlockRun>& runs) const {
     const LeafRange part = leaf_range(std::ssize(shares_.whole), round, rounds);
     runs.insert(runs.end(), shares_.whole.begin() + part.begin, shares_.whole.begin() + part.end);
   }
 
-  /// Nothing if some rank has failed.
-  std::optional<std::span<const std::byte>> exchange_fragments(Index round, Index rounds) {
+  std::span<const std::byte> exchange_fragments(Index round, Index rounds) {
     const Outgoing outgoing = pack_fragments(shares_, table_, comm_.size(), round, rounds, outgoing_memory_);
-    const auto incoming = exchange_counts(comm_, outgoing.counts);
-    agreement_.attempt([&] {  // slabs that overlap many times could send more than MPI can count
-      narrow<int>(std::accumulate(incoming.begin(), incoming.end(), std::int64_t{0}));
-      narrow<int>(outgoing.bytes.size());
-    });
-    if (agreement_.anyone_failed()) return std::nullopt;
-    return exchange(comm_, outgoing, incoming, incoming_memory_);
+    return exchange(comm_, outgoing, round_bytes(incoming_bytes_, round, rounds), incoming_memory_);
   }
 
-  /// Every rank makes every call; one that has no more runs, or has failed, for no bytes.
-  void write_runs(SharedFile& file, const std::vector<BlockRun>& runs) {
-    const Index calls = comm_.max(std::ssize(runs));
+  /// Every rank makes every call, one that has no more runs for no bytes. False: some rank has failed.
+  bool write_runs(SharedFile& file, const std::vector<BlockRun>& runs) {
+    constexpr Index kFailed = std::numeric_limits<Index>::max();
+    const Index calls = comm_.max(agreement_.failed_here() ? kFailed : std::ssize(runs));
+    if (calls == kFailed) return false;
     for (Index i = 0; i < calls; ++i) {
       Piece piece;
       if (i < std::ssize(runs) && !agreement_.failed_here())
@@ -104,6 +116,7 @@ class ValueWriter {
         agreement_.attempt([] { throw; });
       }
     }
+    return true;
   }
 
   Piece take_hashes(const BlockRun& run) {
@@ -123,6 +136,7 @@ class ValueWriter {
   comm::Communicator& comm_;
   Agreement& agreement_;
   std::vector<BlockHash> hashes_;
+  std::vector<std::int64_t> incoming_bytes_;  // [ranks, rounds]
   RoundMemory outgoing_memory_, incoming_memory_, blocks_memory_;
 };
 

@@ -95,7 +95,8 @@ std::string broadcast_text(comm::Communicator& comm, std::string text, int root)
 std::vector<std::int64_t> exchange_counts(comm::Communicator& comm, const std::vector<std::int64_t>& counts) {
   if (comm.size() == 1) return counts;
   std::vector<std::int64_t> incoming(counts.size());
-  check_mpi(MPI_Alltoall(counts.data(), 1, MPI_INT64_T, incoming.data(), 1, MPI_INT64_T, mpi_of(comm)),
+  const int each = narrow<int>(counts.size() / static_cast<std::size_t>(comm.size()));
+  check_mpi(MPI_Alltoall(counts.data(), each, MPI_INT64_T, incoming.data(), each, MPI_INT64_T, mpi_of(comm)),
             "exchange sizes");
   return incoming;
 }

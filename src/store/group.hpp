@@ -64,7 +64,8 @@ struct Outgoing {
   std::span<const std::byte> bytes;
   std::vector<std::int64_t> counts;
 };
-/// How many bytes each rank will send here. Collective; O(ranks) numbers.
+/// An equal number of sizes for each rank, in the order of ranks; returns what the others have for this one.
+/// Collective.
 std::vector<std::int64_t> exchange_counts(comm::Communicator& comm, const std::vector<std::int64_t>& counts);
 /// What the others sent here, in the order of ranks: in `memory`, or alone the messages themselves.
 /// Collective. Each rank's total must fit an int.

@@ -9,7 +9,7 @@
 namespace cartan::store {
 
 MPI_Comm mpi_of(const comm::Communicator& comm) {
-  return reinterpret_cast<MPI_Comm>(comm::native_handle(comm));  // NOLINT(performance-no-int-to-ptr)
+  return reinterpret_cast<MPI_Comm>(comm::native_handle(comm));
 }
 
 std::string mpi_reason(int code) {

@@ -100,12 +100,15 @@ LeafRange owned_blocks(const BlockTable& table, int rank, int ranks, Index round
   return {all.begin + part.begin, all.begin + part.end};
 }
 
-std::vector<std::int64_t> message_bytes(const Shares& shares, const BlockTable& table, int ranks) {
-  std::vector<std::int64_t> bytes(static_cast<std::size_t>(ranks), 0);
+std::vector<std::int64_t> message_bytes(const Shares& shares, const BlockTable& table, int ranks,
+                                        Index rounds) {
+  std::vector<std::int64_t> bytes;
   for (int owner = 0; owner < ranks; ++owner)
-    for (const Fragment& fragment : fragments_of(shares, leaf_range(table.blocks(), owner, ranks)))
-      bytes[static_cast<std::size_t>(owner)] +=
-          static_cast<std::int64_t>(sizeof(FragmentHeader) + fragment.bytes);
+    for (Index round = 0; round < rounds; ++round) {
+      bytes.push_back(0);
+      for (const Fragment& fragment : fragments_of(shares, owned_blocks(table, owner, ranks, round, rounds)))
+        bytes.back() += static_cast<std::int64_t>(sizeof(FragmentHeader) + fragment.bytes);
+    }
   return bytes;
 }
 

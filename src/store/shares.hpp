@@ -51,8 +51,9 @@ inline constexpr std::int64_t kRoundBytes = std::int64_t{8} << 20;
 /// Which blocks rank `rank` of `ranks` puts together in round `round` of `rounds`.
 LeafRange owned_blocks(const BlockTable& table, int rank, int ranks, Index round, Index rounds);
 
-/// Bytes that the messages of all rounds together will have, for each owner.
-std::vector<std::int64_t> message_bytes(const Shares& shares, const BlockTable& table, int ranks);
+/// Bytes of the messages to each owner in each round: [ranks, rounds].
+std::vector<std::int64_t> message_bytes(const Shares& shares, const BlockTable& table, int ranks,
+                                        Index rounds = 1);
 /// The fragments of a round as messages to the blocks' owners, in `memory`.
 Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks, Index round, Index rounds,
                         RoundMemory& memory);

@@ -62,7 +62,7 @@ class Mesh {
   Communicator& data_plane();
   /// A further communicator over the whole mesh, for work that runs beside the step (asynchronous saves).
   /// Collective.
-  std::unique_ptr<Communicator> duplicate_world(std::string name);
+  std::unique_ptr<Communicator> duplicate_world(const std::string& name);
 
  private:
   struct State;

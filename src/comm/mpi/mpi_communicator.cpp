@@ -43,7 +43,7 @@ CommHandle duplicate(MPI_Comm parent, const std::string& name) {
   return made;
 }
 
-MpiCommunicator::MpiCommunicator(CommHandle comm, std::string name, const MpiOptions& options)
+MpiCommunicator::MpiCommunicator(CommHandle comm, const std::string& name, const MpiOptions& options)
     : comm_(std::move(comm)),
       data_comm_(duplicate(comm_.get(), name + " data")),
       control_{comm_.get(), name, options.spin, options.max_message_bytes},

@@ -29,7 +29,7 @@ struct MpiOptions {
 class MpiCommunicator : public Communicator {
  public:
   /// Takes over `comm`. Collective over it, as is the destructor.
-  MpiCommunicator(CommHandle comm, std::string name, const MpiOptions& options);
+  MpiCommunicator(CommHandle comm, const std::string& name, const MpiOptions& options);
 
   const std::string& name() const override { return control_.name; }
   int rank() const override { return rank_; }
