@@ -54,6 +54,7 @@ std::string text_of(const std::exception_ptr& error) {
 
 std::vector<int> narrow_all(const std::vector<std::int64_t>& counts) {
   std::vector<int> out;
+  out.reserve(counts.size());
   for (const std::int64_t count : counts) out.push_back(narrow<int>(count));
   return out;
 }
@@ -96,8 +97,9 @@ std::vector<std::int64_t> exchange_counts(comm::Communicator& comm, const std::v
   if (comm.size() == 1) return counts;
   std::vector<std::int64_t> incoming(counts.size());
   const int each = narrow<int>(counts.size() / static_cast<std::size_t>(comm.size()));
-  check_mpi(MPI_Alltoall(counts.data(), each, MPI_INT64_T, incoming.data(), each, MPI_INT64_T, mpi_of(comm)),
-            "exchange sizes");
+  check_mpi(  // NOLINTNEXTLINE(mpi-type-mismatch): std::int64_t is what MPI_INT64_T stands for
+      MPI_Alltoall(counts.data(), each, MPI_INT64_T, incoming.data(), each, MPI_INT64_T, mpi_of(comm)),
+      "exchange sizes");
   return incoming;
 }
 

@@ -40,6 +40,7 @@ MessageCollectives::MessageCollectives(const MessageContext& context, std::size_
 
 void MessageCollectives::all_gather(ConstByteView in, ByteView out) {
   std::vector<ByteView> parts;
+  parts.reserve(static_cast<std::size_t>(size_));
   for (int r = 0; r < size_; ++r)
     parts.push_back(out.subspan(static_cast<std::size_t>(r) * in.size(), in.size()));
   copy_bytes(in, parts[static_cast<std::size_t>(rank_)]);
