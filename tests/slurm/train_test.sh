@@ -92,20 +92,20 @@ submit() { # LOG [SBATCH OPTIONS...] -- [CARTAN OPTIONS...]
 # --- signalled, queued again, finished --------------------------------------------------------------------------
 # The first signal reaches the batch shell, which passes it on; the second, in the next start, the ranks themselves.
 job=$(submit parts.log -- --run.dir "$work/parts") || fail "sbatch"
-until_true 60 "step 20" steps_done parts 20
+until_true 120 "step 20" steps_done parts 20
 scancel --batch --signal=USR1 "$job"
-until_true 60 "the restart" grep -q "start 1 of job" parts.log
+until_true 120 "the restart" grep -q "start 1 of job" parts.log
 first=$(losses parts/metrics.jsonl | tail -n 1 | cut -d' ' -f1)
 grep -q "cartan ended with 75; newest checkpoint: step $first" parts.log || fail "no checkpoint at the last step $first"
-until_true 60 "20 more steps" steps_done parts $((first + 20))
+until_true 120 "20 more steps" steps_done parts $((first + 20))
 scancel --signal=USR1 "$job"
-until_true 60 "the second restart" grep -q "start 2 of job" parts.log
+until_true 120 "the second restart" grep -q "start 2 of job" parts.log
 second=$(losses parts/metrics.jsonl | tail -n 1 | cut -d' ' -f1)
-until_true 60 "20 steps after that" steps_done parts $((second + 20))
+until_true 120 "20 steps after that" steps_done parts $((second + 20))
 # The third start finds that all steps are done, and the job is over.
 sed -i "s/^steps = .*/steps = $first/" run.ini
 scancel --signal=USR1 "$job"
-until_true 60 "the end of the job" state_is "$job" COMPLETED
+until_true 120 "the end of the job" state_is "$job" COMPLETED
 grep -q "start 3 of job" parts.log || fail "the job ended before its steps were done"
 losses parts/metrics.jsonl > parts.txt
 steps=$(wc -l < parts.txt)
@@ -120,7 +120,7 @@ sed -i "s/^steps = .*/steps = 1000000/" run.ini
 printf '#!/bin/sh\nexit 75\n' > stuck && chmod +x stuck
 job=$(CARTAN=$work/stuck sbatch --parsable --nodes=1 --output="$work/stuck.log" \
   "$source_dir/slurm/train.sbatch" "$work/run.ini" --run.dir "$work/nowhere")
-until_true 30 "the end of a run without progress" state_is "$job" FAILED
+until_true 120 "the end of a run without progress" state_is "$job" FAILED
 [ "$(field "$job" ExitCode)" = 75:0 ] || fail "exit code $(field "$job" ExitCode), not 75"
 grep -q "no new checkpoint" stuck.log || fail "no word on why the job was not queued again"
 
@@ -138,13 +138,13 @@ SH
 chmod +x slow
 job=$(CARTAN=$work/slow sbatch --parsable --nodes=2 --ntasks-per-node=1 --output="$work/slow.log" \
   "$source_dir/slurm/train.sbatch" "$work/run.ini" --run.dir "$work/slow.d")
-until_true 60 "the end of a run with a slow rank" state_is "$job" COMPLETED
+until_true 120 "the end of a run with a slow rank" state_is "$job" COMPLETED
 grep -q "start 1 of job" slow.log || fail "a stop with a slow rank did not bring the job back"
 
 job=$(submit cancelled.log -- --run.dir "$work/cancelled") || fail "sbatch"
-until_true 60 "step 20" steps_done cancelled 20
+until_true 120 "step 20" steps_done cancelled 20
 scancel "$job"
-until_true 60 "the end of a cancelled job" state_is "$job" CANCELLED
+until_true 120 "the end of a cancelled job" state_is "$job" CANCELLED
 sleep 1
 { [ "$(field "$job" Restarts)" = 0 ] && state_is "$job" CANCELLED; } || fail "a cancelled job was queued again"
 
