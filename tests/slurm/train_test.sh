@@ -154,4 +154,4 @@ code=$?
 case $code in 71 | 78) ;; *) fail "four singletons: exit code $code, not 71 or 78" ;; esac
 grep -q -- --mpi= single.log || fail "no hint at srun --mpi"
 [ ! -e single/metrics.jsonl ] || fail "singletons trained"
-echo "train.sbatch: signalled twice, at step $first and later, and the losses of all 400 steps are the same"
+echo "train.sbatch: signalled three times, at steps $first and $second and later; the losses of all $steps steps are the same"
