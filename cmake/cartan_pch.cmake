@@ -5,9 +5,9 @@
 # targets with the same compiler flags.
 function(cartan_add_pch name)
   cmake_parse_arguments(PCH "" "" "HEADERS;LIBRARIES" ${ARGN})
-  file(WRITE ${PROJECT_BINARY_DIR}/pch/${name}.cpp.in "")
-  configure_file(${PROJECT_BINARY_DIR}/pch/${name}.cpp.in ${PROJECT_BINARY_DIR}/pch/${name}.cpp COPYONLY)
-  add_library(${name} OBJECT ${PROJECT_BINARY_DIR}/pch/${name}.cpp)
+  set(source ${PROJECT_BINARY_DIR}/pch/${name}.cpp)
+  file(CONFIGURE OUTPUT ${source} CONTENT "// A target needs a source.\n")
+  add_library(${name} OBJECT ${source})
   target_link_libraries(${name} PRIVATE cartan::options fmt::fmt nlohmann_json::nlohmann_json ${PCH_LIBRARIES})
   target_precompile_headers(
     ${name}

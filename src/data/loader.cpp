@@ -2,10 +2,10 @@
 #include "cartan/data/loader.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 #include <utility>
 
+#include "cartan/core/clock.hpp"
 #include "cartan/core/error.hpp"
 
 namespace cartan::data {
@@ -68,10 +68,10 @@ bool BatchLoader::hand_over(MicroBatch&& micro, const std::stop_token& stop) {
 }
 
 bool BatchLoader::next(MicroBatch& out) {
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   std::unique_lock lock(mutex_);
   ready_.wait(lock, [&] { return !queue_.empty() || done_; });
-  waited_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  waited_s_ += seconds_since(begin);
   if (queue_.empty()) {
     if (failure_) std::rethrow_exception(failure_);
     return false;

@@ -6,12 +6,6 @@
 #include "cartan/device/ops.hpp"
 
 namespace cartan::shard {
-namespace {
-
-Index round_up(Index elements) { return ceil_div(elements, device::kSumBlock) * device::kSumBlock; }
-
-}  // namespace
-
 FlatLayout::FlatLayout(const model::ModelConfig& config, model::StageRange range, GradientLife life)
     : specs_(model::describe_units(config)), life_(life) {
   const auto last = narrow<Index>(specs_.size()) - 1;
@@ -21,7 +15,7 @@ FlatLayout::FlatLayout(const model::ModelConfig& config, model::StageRange range
     const model::UnitSpec& spec = specs_[static_cast<std::size_t>(i)];
     const Index blocks = ceil_div(spec.elements, device::kSumBlock);
     if (i >= range.first && i < range.end) {
-      const Index size = round_up(spec.elements);
+      const Index size = round_up(spec.elements, device::kSumBlock);
       const bool shares = life == GradientLife::transient && i > 0 && i < last;
       const bool is_placed = shares && shared.has_value();
       const Index begin = is_placed ? *shared : gradient_elements_;
@@ -37,7 +31,7 @@ FlatLayout::FlatLayout(const model::ModelConfig& config, model::StageRange range
     tied_gradient_begin_ = units_.front().gradient_begin;
   } else {
     tied_gradient_begin_ = gradient_elements_;
-    gradient_elements_ += round_up(config.vocab * config.hidden);
+    gradient_elements_ += round_up(config.vocab * config.hidden, device::kSumBlock);
     units_.back().gradient_end = gradient_elements_;
   }
 }

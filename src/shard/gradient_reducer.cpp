@@ -1,8 +1,8 @@
 #include "cartan/shard/gradient_reducer.hpp"
 
 #include <algorithm>
-#include <chrono>
 
+#include "cartan/core/clock.hpp"
 #include "cartan/core/narrow.hpp"
 
 namespace cartan::shard {
@@ -37,14 +37,14 @@ void GradientReducer::unit_ready(std::size_t unit) {
 }
 
 double GradientReducer::finish() {
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = Clock::now();
   for (const device::Event& event : pending_) {
     event.wait();
     state_.device().compute_stream().wait(event);
   }
   pending_.clear();
   reduced_from_ = state_.layout().gradient_elements();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return seconds_since(begin);
 }
 
 }  // namespace cartan::shard

@@ -2,9 +2,9 @@
 #include "cartan/train/engine.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
+#include "cartan/core/clock.hpp"
 #include "cartan/core/narrow.hpp"
 #include "cartan/model/head.hpp"
 #include "train/device_batch.hpp"
@@ -12,12 +12,6 @@
 
 namespace cartan::train {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 // Gradient slots that any rank of the plane needs: exchange memory has the same layout on all.
 int slots_of_all_ranks(const CanonicalTree& tree, Index micro, int ranks) {

@@ -23,10 +23,10 @@ Progress::Progress(Index first_step, Index total_steps, Index log_every, bool ba
       total_steps_(total_steps),
       log_every_(log_every),
       bar_(bar),
-      start_(std::chrono::steady_clock::now()) {}
+      start_(Clock::now()) {}
 
 std::string Progress::eta(Index step) const {
-  const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  const double elapsed = seconds_since(start_);
   const double each = elapsed / static_cast<double>(step - first_step_ + 1);
   return format_duration(each * static_cast<double>(total_steps_ - step));
 }

@@ -1,9 +1,9 @@
 // What a person sees of the steps: a line each in a log, a bar on a terminal.
 #pragma once
 
-#include <chrono>
 #include <string>
 
+#include "cartan/core/clock.hpp"
 #include "cartan/core/types.hpp"
 
 namespace cartan::train {
@@ -33,7 +33,7 @@ class Progress {
   Index first_step_, total_steps_, log_every_;
   bool bar_;
   bool drawn_ = false;
-  std::chrono::steady_clock::time_point start_;
+  Clock::time_point start_;
 };
 
 /// Whether key run.progress asks for a bar: auto looks at stderr.

@@ -1,8 +1,8 @@
 #include "train/rate.hpp"
 
 #include <algorithm>
-#include <chrono>
 
+#include "cartan/core/clock.hpp"
 #include "cartan/core/narrow.hpp"
 
 namespace cartan::train {
@@ -25,10 +25,10 @@ double measure_matmul_rate(device::Device& device, DType dtype, comm::Communicat
   double best = 0;
   world.barrier();
   for (int i = 0; i < kRepeats; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     device.ops().linear_forward(x, w, {}, y, false, shape, stream);
     stream.synchronize();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds = seconds_since(begin);
     best = std::max(best, 2.0 * static_cast<double>(kRows * kSize * kSize) / seconds);
   }
   std::vector<double> rates(static_cast<std::size_t>(world.size()));

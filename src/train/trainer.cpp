@@ -2,11 +2,11 @@
 #include "cartan/train/trainer.hpp"
 
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <system_error>
 
+#include "cartan/core/clock.hpp"
 #include "cartan/core/file.hpp"
 #include "cartan/core/json.hpp"
 #include "cartan/core/log.hpp"
@@ -24,11 +24,6 @@
 
 namespace cartan::train {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
 
 class Run {
  public:

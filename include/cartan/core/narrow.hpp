@@ -15,5 +15,9 @@ constexpr To narrow(From value) {
 }
 
 constexpr long long ceil_div(long long a, long long b) { return (a + b - 1) / b; }
+/// The next multiple.
+constexpr long long round_up(long long value, long long multiple) {
+  return ceil_div(value, multiple) * multiple;
+}
 
 }  // namespace cartan

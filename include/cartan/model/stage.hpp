@@ -22,8 +22,7 @@ struct StageOptions {
   bool training = true;         ///< false: no activations are kept, backward is not possible
   int head_slots = 0;           ///< head_slots_needed of the run's fold plans
   int gradient_slots = 0;       ///< slots that the caller's gradient buffers have
-  Index recompute_mlp =
-      0;  ///< in so many of the first layers mid and gate_up are not kept but computed again
+  Index recompute_mlp = 0;      ///< first layers whose mid and gate_up are not kept but computed again
 };
 
 class Stage {

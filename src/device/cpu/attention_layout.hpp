@@ -23,8 +23,6 @@ inline constexpr Index kKeyStep = 8;  ///< visible key ranges are widened to mul
 inline constexpr Index kLaneStep = 16;
 inline constexpr Index kPanelTiles = 24;  ///< at most, of one task
 
-constexpr Index round_up(Index value, Index multiple) { return ceil_div(value, multiple) * multiple; }
-
 /// One call, as its tasks see it. What a call lacks stays empty.
 struct AttentionCall {
   AttentionShape shape;

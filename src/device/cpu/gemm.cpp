@@ -19,8 +19,6 @@ namespace {
 using Memory = dnnl::memory;
 using Type = dnnl::memory::data_type;
 
-Index round_up(Index value, Index multiple) { return (value + multiple - 1) / multiple * multiple; }
-
 /// All that a primitive depends on. Strides are 0 for packed operands.
 struct Shape {
   Index rows = 0, cols = 0, depth = 0;
@@ -60,7 +58,7 @@ struct ThreadState {
 /// Blocks of equal size, a multiple of 32 but for the last.
 Index depth_block(Index depth) {
   const Index blocks = ceil_div(depth, Gemm::kMaxDepth);
-  return std::min(depth, round_up(ceil_div(depth, blocks), 32));
+  return std::min<Index>(depth, round_up(ceil_div(depth, blocks), 32));
 }
 
 /// Whether the left factor, which has one block only, already lies as pack_a would write it.
