@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
-#include <numeric>
 #include <optional>
 
 #include "blocks.hpp"
@@ -13,6 +12,7 @@
 #include "cartan/core/narrow.hpp"
 #include "cartan/store/checkpoint.hpp"
 #include "file_access.hpp"
+#include "fragment_exchange.hpp"
 #include "group.hpp"
 #include "head.hpp"
 #include "shared_file.hpp"
@@ -54,24 +54,14 @@ class ValueWriter {
   /// Returns the checksums of what this rank wrote. Collective; a failure of any rank ends the rounds on all
   /// and stays in the agreement.
   std::vector<BlockHash> write_to(SharedFile& file) {
-    const auto expected = exchange_counts(comm_, message_bytes(shares_, table_, comm_.size()));
-    const std::int64_t all = std::accumulate(expected.begin(), expected.end(), std::int64_t{0});
-    const Index rounds = comm_.max(1 + all / kRoundBytes);
-    const auto outgoing = message_bytes(shares_, table_, comm_.size(), rounds);
-    incoming_bytes_ = exchange_counts(comm_, outgoing);
-    agreement_.attempt([&] {  // slabs that overlap many times could send more than MPI can count
-      for (Index round = 0; round < rounds; ++round)
-        for (const auto& bytes :
-             {round_bytes(outgoing, round, rounds), round_bytes(incoming_bytes_, round, rounds)})
-          narrow<int>(std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0}));
-    });
+    const auto exchange = make_fragment_exchange(tensors_, table_, shares_, comm_, agreement_);
     if (agreement_.anyone_failed()) return {};
-    for (Index round = 0; round < rounds; ++round) {
-      const auto messages = exchange_fragments(round, rounds);
+    for (Index round = 0; round < exchange->rounds(); ++round) {
+      exchange->carry(round);
       std::vector<BlockRun> runs;
       agreement_.attempt([&] {
-        runs = AssembledBlocks(tensors_, table_, messages, blocks_memory_).runs();
-        take_whole(round, rounds, runs);
+        runs = exchange->blocks();
+        take_whole(round, exchange->rounds(), runs);
         std::sort(runs.begin(), runs.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
       });
       if (!write_runs(file, runs)) break;
@@ -80,25 +70,10 @@ class ValueWriter {
   }
 
  private:
-  /// A round's column of [ranks, rounds].
-  static std::vector<std::int64_t> round_bytes(const std::vector<std::int64_t>& all, Index round,
-                                               Index rounds) {
-    std::vector<std::int64_t> bytes;
-    for (std::size_t at = static_cast<std::size_t>(round); at < all.size();
-         at += static_cast<std::size_t>(rounds))
-      bytes.push_back(all[at]);
-    return bytes;
-  }
-
   /// The round's part of the runs that this rank holds: an equal number, they need no memory.
   void take_whole(Index round, Index rounds, std::vector<BlockRun>& runs) const {
     const LeafRange part = leaf_range(std::ssize(shares_.whole), round, rounds);
     runs.insert(runs.end(), shares_.whole.begin() + part.begin, shares_.whole.begin() + part.end);
-  }
-
-  std::span<const std::byte> exchange_fragments(Index round, Index rounds) {
-    const Outgoing outgoing = pack_fragments(shares_, table_, comm_.size(), round, rounds, outgoing_memory_);
-    return exchange(comm_, outgoing, round_bytes(incoming_bytes_, round, rounds), incoming_memory_);
   }
 
   /// Every rank makes every call, one that has no more runs for no bytes. False: some rank has failed.
@@ -136,8 +111,6 @@ class ValueWriter {
   comm::Communicator& comm_;
   Agreement& agreement_;
   std::vector<BlockHash> hashes_;
-  std::vector<std::int64_t> incoming_bytes_;  // [ranks, rounds]
-  RoundMemory outgoing_memory_, incoming_memory_, blocks_memory_;
 };
 
 /// The table of checksums from what ranks sent. Throws InternalError where a block came never or twice.

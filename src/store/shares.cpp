@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <tuple>
 
 #include "cartan/core/error.hpp"
@@ -12,32 +13,36 @@ namespace {
 /// Comes before each fragment in a message.
 struct FragmentHeader {
   Index block;
-  std::uint64_t begin, bytes;
+  std::uint32_t begin, bytes;
 };
+static_assert(kBlockBytes <= std::numeric_limits<std::uint32_t>::max());
 
-void sort_fragments(std::vector<Fragment>& fragments) {
-  std::sort(fragments.begin(), fragments.end(), [](const Fragment& a, const Fragment& b) {
-    return std::tie(a.block, a.begin) < std::tie(b.block, b.begin);
-  });
+bool comes_before(const Fragment& a, const Fragment& b) {
+  return std::tie(a.block, a.begin) < std::tie(b.block, b.begin);
 }
 
-/// Those that belong to the blocks of a range.
-std::span<const Fragment> fragments_of(const Shares& shares, LeafRange blocks) {
-  const auto before = [](const Fragment& fragment, Index block) { return fragment.block < block; };
-  const auto begin = std::lower_bound(shares.fragments.begin(), shares.fragments.end(), blocks.begin, before);
-  return {begin, std::lower_bound(begin, shares.fragments.end(), blocks.end, before)};
-}
-
-std::vector<Fragment> unpack_fragments(std::span<const std::byte> messages) {
-  std::vector<Fragment> fragments;
-  while (!messages.empty()) {
-    FragmentHeader header{};
-    std::memcpy(&header, messages.data(), sizeof header);
-    fragments.push_back({header.block, header.begin, header.bytes, messages.data() + sizeof header});
-    messages = messages.subspan(sizeof header + header.bytes);
+/// Sorts what consists of a few sorted parts.
+void merge_sorted_parts(std::vector<Fragment>& fragments) {
+  std::vector<std::ptrdiff_t> starts{0};
+  for (std::ptrdiff_t i = 1; i < std::ssize(fragments); ++i)
+    if (comes_before(fragments[static_cast<std::size_t>(i)], fragments[static_cast<std::size_t>(i) - 1]))
+      starts.push_back(i);
+  starts.push_back(std::ssize(fragments));
+  for (; starts.size() > 2;) {  // neighbours in pairs
+    std::vector<std::ptrdiff_t> merged;
+    for (std::size_t i = 0; i + 1 < starts.size(); i += 2) {
+      merged.push_back(starts[i]);
+      if (i + 2 < starts.size())
+        std::inplace_merge(fragments.begin() + starts[i], fragments.begin() + starts[i + 1],
+                           fragments.begin() + starts[i + 2], comes_before);
+    }
+    merged.push_back(starts.back());
+    starts = std::move(merged);
   }
-  sort_fragments(fragments);
-  return fragments;
+}
+
+std::size_t packed_bytes(const Fragment& fragment, Payload payload) {
+  return sizeof(FragmentHeader) + (payload == Payload::data ? fragment.bytes : 0);
 }
 
 void check_slab(const Slab& slab, std::span<const TensorInfo> tensors) {
@@ -77,6 +82,7 @@ void split_slab(const TensorInfo& tensor, const BlockTable& table, const Slab& s
 Shares split_slabs(std::span<const TensorInfo> tensors, const BlockTable& table,
                    std::span<const Slab> slabs) {
   Shares shares;
+  shares.fragments.reserve(slabs.size());  // columns: most slabs are shorter than a block
   for (const Slab& slab : slabs) {
     check_slab(slab, tensors);
     if (slab.count > 0) split_slab(tensors[slab.tensor], table, slab, shares);
@@ -90,7 +96,7 @@ Shares split_slabs(std::span<const TensorInfo> tensors, const BlockTable& table,
     const Block block = table.block(run.first);
     throw InternalError("{} are in several slabs", name_range(tensors, table, block.begin, block.bytes));
   }
-  sort_fragments(shares.fragments);
+  merge_sorted_parts(shares.fragments);
   return shares;
 }
 
@@ -100,27 +106,33 @@ LeafRange owned_blocks(const BlockTable& table, int rank, int ranks, Index round
   return {all.begin + part.begin, all.begin + part.end};
 }
 
+std::span<const Fragment> fragments_of(const Shares& shares, LeafRange blocks) {
+  const auto before = [](const Fragment& fragment, Index block) { return fragment.block < block; };
+  const auto begin = std::lower_bound(shares.fragments.begin(), shares.fragments.end(), blocks.begin, before);
+  return {begin, std::lower_bound(begin, shares.fragments.end(), blocks.end, before)};
+}
+
 std::vector<std::int64_t> message_bytes(const Shares& shares, const BlockTable& table, int ranks,
-                                        Index rounds) {
+                                        Index rounds, Payload payload) {
   std::vector<std::int64_t> bytes;
   for (int owner = 0; owner < ranks; ++owner)
     for (Index round = 0; round < rounds; ++round) {
       bytes.push_back(0);
       for (const Fragment& fragment : fragments_of(shares, owned_blocks(table, owner, ranks, round, rounds)))
-        bytes.back() += static_cast<std::int64_t>(sizeof(FragmentHeader) + fragment.bytes);
+        bytes.back() += static_cast<std::int64_t>(packed_bytes(fragment, payload));
     }
   return bytes;
 }
 
 Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks, Index round, Index rounds,
-                        RoundMemory& memory) {
+                        Payload payload, RoundMemory& memory) {
   std::vector<std::span<const Fragment>> parts;
   Outgoing out;
   std::size_t total = 0;
   for (int owner = 0; owner < ranks; ++owner) {
     parts.push_back(fragments_of(shares, owned_blocks(table, owner, ranks, round, rounds)));
     std::size_t bytes = 0;
-    for (const Fragment& fragment : parts.back()) bytes += sizeof(FragmentHeader) + fragment.bytes;
+    for (const Fragment& fragment : parts.back()) bytes += packed_bytes(fragment, payload);
     out.counts.push_back(static_cast<std::int64_t>(bytes));
     total += bytes;
   }
@@ -128,23 +140,32 @@ Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks
   std::byte* next = bytes.data();
   for (const auto& part : parts)
     for (const Fragment& fragment : part) {
-      const FragmentHeader header{fragment.block, fragment.begin, fragment.bytes};
+      const FragmentHeader header{fragment.block, static_cast<std::uint32_t>(fragment.begin),
+                                  static_cast<std::uint32_t>(fragment.bytes)};
       std::memcpy(next, &header, sizeof header);
-      std::memcpy(next + sizeof header, fragment.data, fragment.bytes);
-      next += sizeof header + fragment.bytes;
+      if (payload == Payload::data) std::memcpy(next + sizeof header, fragment.data, fragment.bytes);
+      next += packed_bytes(fragment, payload);
     }
   out.bytes = bytes;
   return out;
 }
 
-AssembledBlocks::AssembledBlocks(std::span<const TensorInfo> tensors, const BlockTable& table,
-                                 std::span<const std::byte> messages, RoundMemory& room) {
-  const std::vector<Fragment> fragments = unpack_fragments(messages);
-  std::size_t total = 0;
-  for (std::size_t i = 0; i < fragments.size(); ++i)
-    if (i == 0 || fragments[i].block != fragments[i - 1].block)
-      total += table.block(fragments[i].block).bytes;
-  std::byte* memory = room.take(total).data();
+std::vector<Fragment> unpack_fragments(std::span<const std::byte> messages, Payload payload) {
+  std::vector<Fragment> fragments;
+  while (!messages.empty()) {
+    FragmentHeader header{};
+    std::memcpy(&header, messages.data(), sizeof header);
+    fragments.push_back({header.block, header.begin, header.bytes,
+                         payload == Payload::data ? messages.data() + sizeof header : nullptr});
+    messages = messages.subspan(packed_bytes(fragments.back(), payload));
+  }
+  merge_sorted_parts(fragments);
+  return fragments;
+}
+
+std::vector<Index> complete_blocks(std::span<const TensorInfo> tensors, const BlockTable& table,
+                                   std::span<const Fragment> fragments) {
+  std::vector<Index> blocks;
   for (std::size_t i = 0; i < fragments.size();) {
     const Index number = fragments[i].block;
     const Block block = table.block(number);
@@ -157,16 +178,36 @@ AssembledBlocks::AssembledBlocks(std::span<const TensorInfo> tensors, const Bloc
       if (part.begin > covered) fail("are in no rank's slabs", covered, part.begin);
       if (part.begin < covered)
         fail("are in several slabs", part.begin, std::min(covered, part.begin + part.bytes));
-      std::memcpy(memory + part.begin, part.data, part.bytes);
       covered += part.bytes;
     }
     if (covered < block.bytes) fail("are in no rank's slabs", covered, block.bytes);
-    if (!runs_.empty() && runs_.back().first + runs_.back().count == number)
-      ++runs_.back().count;
-    else
-      runs_.push_back({number, 1, memory});
-    memory += block.bytes;
+    blocks.push_back(number);
   }
+  return blocks;
+}
+
+void append_block(std::vector<BlockRun>& runs, Index block, const std::byte* data) {
+  if (!runs.empty() && runs.back().count < kLargestRun && runs.back().ends_before(block, data))
+    ++runs.back().count;
+  else
+    runs.push_back({block, 1, data});
+}
+
+std::vector<BlockRun> assemble_blocks(std::span<const TensorInfo> tensors, const BlockTable& table,
+                                      std::span<const Fragment> fragments, RoundMemory& memory) {
+  const std::vector<Index> blocks = complete_blocks(tensors, table, fragments);
+  std::size_t total = 0;
+  for (const Index number : blocks) total += table.block(number).bytes;
+  std::byte* next = memory.take(total).data();
+  std::vector<BlockRun> runs;
+  auto fragment = fragments.begin();
+  for (const Index number : blocks) {
+    for (; fragment != fragments.end() && fragment->block == number; ++fragment)
+      std::memcpy(next + fragment->begin, fragment->data, fragment->bytes);
+    append_block(runs, number, next);
+    next += table.block(number).bytes;
+  }
+  return runs;
 }
 
 }  // namespace cartan::store

@@ -2,9 +2,9 @@
 // it in one slab; or else its owner, to whom every holder sends its part. So all writes are large, and the
 // checksums, like the file, do not depend on the ranks.
 //
-// Owners have ranges of blocks of equal number. Fragments travel in rounds: in each one an owner puts a part
-// of its blocks together, which bounds the memory. Where ranks hold large contiguous shares there is one
-// round.
+// Owners have ranges of blocks of equal number. Fragments travel in rounds (fragment_exchange.hpp): in each
+// one an owner puts a part of its blocks together, which bounds the memory. Where ranks hold large contiguous
+// shares there is one round.
 #pragma once
 
 #include <cstddef>
@@ -51,24 +51,30 @@ inline constexpr std::int64_t kRoundBytes = std::int64_t{8} << 20;
 /// Which blocks rank `rank` of `ranks` puts together in round `round` of `rounds`.
 LeafRange owned_blocks(const BlockTable& table, int rank, int ranks, Index round, Index rounds);
 
+/// Those that belong to the blocks of a range.
+std::span<const Fragment> fragments_of(const Shares& shares, LeafRange blocks);
+
+/// What a message says of fragments: their bytes too, or only which they are.
+enum class Payload { none, data };
+
 /// Bytes of the messages to each owner in each round: [ranks, rounds].
 std::vector<std::int64_t> message_bytes(const Shares& shares, const BlockTable& table, int ranks,
-                                        Index rounds = 1);
+                                        Index rounds, Payload payload);
 /// The fragments of a round as messages to the blocks' owners, in `memory`.
 Outgoing pack_fragments(const Shares& shares, const BlockTable& table, int ranks, Index round, Index rounds,
-                        RoundMemory& memory);
+                        Payload payload, RoundMemory& memory);
+/// What messages of several ranks say, sorted; `data` points into them, or is null.
+std::vector<Fragment> unpack_fragments(std::span<const std::byte> messages, Payload payload);
 
-/// Blocks put together from fragments.
-class AssembledBlocks {
- public:
-  /// Throws InternalError that names tensor and elements that are missing or came twice.
-  AssembledBlocks(std::span<const TensorInfo> tensors, const BlockTable& table,
-                  std::span<const std::byte> messages, RoundMemory& memory);
-  /// Sorted; the blocks lie in `memory`, one after another.
-  const std::vector<BlockRun>& runs() const { return runs_; }
-
- private:
-  std::vector<BlockRun> runs_;
-};
+/// The blocks that sorted fragments make up. Throws InternalError that names tensor and elements that are
+/// missing or came twice.
+std::vector<Index> complete_blocks(std::span<const TensorInfo> tensors, const BlockTable& table,
+                                   std::span<const Fragment> fragments);
+/// A block that follows those of the runs, at `data`.
+void append_block(std::vector<BlockRun>& runs, Index block, const std::byte* data);
+/// Complete blocks put together from sorted fragments, one after another in `memory`. Throws as
+/// complete_blocks.
+std::vector<BlockRun> assemble_blocks(std::span<const TensorInfo> tensors, const BlockTable& table,
+                                      std::span<const Fragment> fragments, RoundMemory& memory);
 
 }  // namespace cartan::store

@@ -104,11 +104,11 @@ TEST(Shares, PackEveryFragmentOnceOverAllRounds) {
   const Shares shares = split_slabs(tensors, table, slabs);
   RoundMemory room;
   for (const int ranks : {1, 3, 64}) {
-    const auto expected = message_bytes(shares, table, ranks);
+    const auto expected = message_bytes(shares, table, ranks, 1, Payload::data);
     for (const Index rounds : {1, 4, 100}) {
       std::vector<std::int64_t> sums(static_cast<std::size_t>(ranks), 0);
       for (Index round = 0; round < rounds; ++round) {
-        const Outgoing out = pack_fragments(shares, table, ranks, round, rounds, room);
+        const Outgoing out = pack_fragments(shares, table, ranks, round, rounds, Payload::data, room);
         for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += out.counts[i];
       }
       EXPECT_EQ(sums, expected);
@@ -124,10 +124,11 @@ TEST(Shares, AssemblingNamesWhatIsMissingOrDouble) {
     RoundMemory room;
     for (const Slab& slab : slabs) {  // each slab from another rank
       const Shares shares = split_slabs(kTensors, table, std::span(&slab, 1));
-      const auto bytes = pack_fragments(shares, table, 1, 0, 1, room).bytes;
+      const auto bytes = pack_fragments(shares, table, 1, 0, 1, Payload::data, room).bytes;
       messages.insert(messages.end(), bytes.begin(), bytes.end());
     }
-    return message_of<InternalError>([&] { AssembledBlocks(kTensors, table, messages, room); });
+    return message_of<InternalError>(
+        [&] { assemble_blocks(kTensors, table, unpack_fragments(messages, Payload::data), room); });
   };
   EXPECT_THAT(assemble({{0, 10, 65526, memory.data()}}), ::testing::StartsWith("m/a, elements [0, 10)"));
   EXPECT_THAT(assemble({{0, 0, 100, memory.data()}}), ::testing::StartsWith("m/a, elements [100, 65536)"));
