@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "cartan/comm/session.hpp"
+#include "cartan/comm/mesh_groups.hpp"
 #include "cartan/core/json.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/core/version.hpp"

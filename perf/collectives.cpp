@@ -12,7 +12,7 @@
 #include <functional>
 #include <vector>
 
-#include "cartan/comm/session.hpp"
+#include "cartan/comm/mesh_groups.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/core/version.hpp"
 
@@ -114,7 +114,7 @@ void run(Session& session, Index largest_bytes) {
     compare("reduce_scatter", (p - 1) / p,
             {"reduce_scatter",
              slot,
-             [&] { comm.reduce_scatter(sums, own_chunk.data(), *stream).wait(); },
+             [&] { comm.reduce_scatter(sums, {own_chunk.data()}, *stream).wait(); },
              own_chunk,
              chunk.begin,
              {}},

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "cartan/comm/mesh_groups.hpp"
 #include "cartan/core/json.hpp"
 #include "cartan/store/safetensors.hpp"
 #include "cartan/train/evaluator.hpp"

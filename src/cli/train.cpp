@@ -1,4 +1,5 @@
 // `cartan train`: train or go on training.
+#include "cartan/comm/mesh_groups.hpp"
 #include "cartan/train/trainer.hpp"
 
 #include "cli/command.hpp"

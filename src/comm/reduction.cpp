@@ -18,53 +18,77 @@ int ReductionPlan::most_slots() const {
   return *std::max_element(slots_of_rank.begin(), slots_of_rank.end());
 }
 
-ReductionPlan plan_reduction(const CanonicalTree& tree, int size) {
+ReductionShape shape_of(const PartialSums& sums, int size) {
+  const LeafRange all{0, sums.tree->leaves()};
+  return {sums.tree->leaves(), sums.leaves.value_or(all), sums.parts, sums.shard, size};
+}
+
+ReductionPlan plan_reduction(const ReductionShape& shape) {
+  const auto& [tree_leaves, leaves, parts, shard, size] = shape;
+  CARTAN_ASSERT(parts > 0 && size % parts == 0 && leaves.begin >= 0 && leaves.end <= tree_leaves);
+  const CanonicalTree tree(tree_leaves);
   ReductionPlan plan;
-  std::vector<TreeNode> stack;
-  for (int rank = 0; rank < size; ++rank) {
-    const LeafRange leaves = leaf_range(tree.leaves(), rank, size);
-    const auto nodes = tree.stack_of_range(leaves.begin, leaves.end);
-    plan.slots_of_rank.push_back(static_cast<int>(nodes.size()));
+  plan.shard = shard;
+  plan.slots_of_rank.resize(static_cast<std::size_t>(size));
+  std::vector<TreeNode> stack = tree.stack_of_range(0, leaves.begin);
+  plan.depth_before = plan.max_depth = static_cast<int>(stack.size());
+  for (int holder = 0; holder < size / parts; ++holder) {
+    const LeafRange own = leaf_range(leaves.end - leaves.begin, holder, size / parts);
+    const auto nodes = tree.stack_of_range(leaves.begin + own.begin, leaves.begin + own.end);
     for (std::size_t slot = 0; slot < nodes.size(); ++slot) {
       const int merges = tree.push(stack, nodes[slot]);
-      plan.values.push_back({rank, static_cast<int>(slot), merges});
+      // The parts of a node are summed one after another; the last one then takes part in the tree.
+      for (int part = 0; part < parts; ++part)
+        plan.values.push_back({holder * parts + part, static_cast<int>(slot),
+                               (part > 0 ? 1 : 0) + (part + 1 == parts ? merges : 0)});
       plan.max_depth = std::max(plan.max_depth, static_cast<int>(stack.size()) + merges);
     }
+    for (int part = 0; part < parts; ++part)
+      plan.slots_of_rank[static_cast<std::size_t>(holder * parts + part)] = static_cast<int>(nodes.size());
   }
-  CARTAN_ASSERT(stack.size() == 1);
+  plan.depth_after = static_cast<int>(stack.size());
   return plan;
 }
 
 Folder::Folder(const ReductionPlan& plan)
-    : plan_(plan), scratch_(static_cast<std::size_t>(plan.max_depth * kBlock)) {}
+    : plan_(plan), scratch_(static_cast<std::size_t>((plan.max_depth + 1) * kBlock)) {}
 
-void Folder::fold(std::span<const float* const> values, std::span<float* const> outs, Index count) {
-  CARTAN_ASSERT(values.size() == plan_.values.size() && !outs.empty());
+void Folder::fold(std::span<const float* const> values, std::span<float* const> stack,
+                  std::span<float* const> further, Index count) {
+  CARTAN_ASSERT(values.size() == plan_.values.size());
+  CARTAN_ASSERT(stack.size() >= static_cast<std::size_t>(std::max(plan_.depth_before, plan_.depth_after)));
+  CARTAN_ASSERT(further.empty() || plan_.depth_after == 1);
   for (Index first = 0; first < count; first += kBlock) {
     const Index block = std::min(kBlock, count - first);
-    fold_block(values, outs[0] + first, first, block);
-    for (float* out : outs.subspan(1)) {
-      std::memcpy(out + first, outs[0] + first, static_cast<std::size_t>(block) * sizeof(float));
+    fold_block(values, stack, first, block);
+    for (float* out : further) {
+      std::memcpy(out + first, stack[0] + first, static_cast<std::size_t>(block) * sizeof(float));
     }
   }
 }
 
-void Folder::fold_block(std::span<const float* const> values, float* out, Index first, Index count) {
+void Folder::fold_block(std::span<const float* const> values, std::span<float* const> stack, Index first,
+                        Index count) {
   stack_.clear();
+  for (int i = 0; i < plan_.depth_before; ++i) stack_.push_back(stack[static_cast<std::size_t>(i)] + first);
   for (std::size_t v = 0; v < values.size(); ++v) {
     const float* value = values[v] + first;
-    for (int merge = 0; merge < plan_.values[v].merges; ++merge) {
+    const int merges = plan_.values[v].merges;
+    for (int merge = 0; merge < merges; ++merge) {
       // The sum replaces its left operand on the stack and may overwrite it where that is scratch already.
-      const auto depth = static_cast<Index>(stack_.size()) - 1;
-      const bool is_last = v + 1 == values.size() && depth == 0;
-      float* sum = is_last ? out : scratch_.data() + depth * kBlock;
+      const std::size_t depth = stack_.size() - 1;
+      const bool is_last = v + 1 == values.size() && merge + 1 == merges;
+      float* sum = is_last ? stack[depth] + first : scratch_.data() + static_cast<Index>(depth) * kBlock;
       add(stack_.back(), value, sum, count);
       stack_.pop_back();
       value = sum;
     }
     stack_.push_back(value);
   }
-  if (stack_.back() != out) std::memcpy(out, stack_.back(), static_cast<std::size_t>(count) * sizeof(float));
+  for (std::size_t i = 0; i < stack_.size(); ++i) {
+    float* const out = stack[i] + first;
+    if (stack_[i] != out) std::memcpy(out, stack_[i], static_cast<std::size_t>(count) * sizeof(float));
+  }
 }
 
 }  // namespace cartan::comm

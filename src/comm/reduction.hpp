@@ -3,9 +3,10 @@
 #pragma once
 
 #include <span>
+#include <tuple>
 #include <vector>
 
-#include "cartan/core/canonical_tree.hpp"
+#include "cartan/comm/communicator.hpp"
 
 namespace cartan::comm {
 
@@ -19,26 +20,42 @@ struct PlannedValue {
 
 struct ReductionPlan {
   std::vector<PlannedValue> values;
-  std::vector<int> slots_of_rank;  ///< values that each rank contributes; 0 where it has no leaf
-  int max_depth = 0;               ///< deepest stack
+  std::vector<int> slots_of_rank;         ///< values that each rank contributes; 0 where it has no leaf
+  int depth_before = 0, depth_after = 0;  ///< of the owner's stack
+  int max_depth = 0;                      ///< deepest stack in between
+  int shard = 0;                          ///< of chunk_range
 
+  int size() const { return static_cast<int>(slots_of_rank.size()); }
   int most_slots() const;
+  LeafRange chunk(Index count, int rank) const { return chunk_range(count, rank, size(), shard); }
 };
 
-/// For ranks that hold leaf_range(tree.leaves(), r, size). O(leaves + size).
-ReductionPlan plan_reduction(const CanonicalTree& tree, int size);
+/// What decides a plan, beside the slots' addresses.
+struct ReductionShape {
+  Index tree_leaves = 0;
+  LeafRange leaves;
+  int parts = 1, shard = 0, size = 1;
+  auto key() const { return std::tuple(tree_leaves, leaves.begin, leaves.end, parts, shard, size); }
+};
+ReductionShape shape_of(const PartialSums& sums, int size);
+
+/// O(leaves + size).
+ReductionPlan plan_reduction(const ReductionShape& shape);
 
 /// Sums arrays by a plan, block by block, so that partial results stay in the first-level cache.
 class Folder {
  public:
   explicit Folder(const ReductionPlan& plan);
 
-  /// outs[i][0 ... count) = sum of values[v][0 ... count), v in the plan's order. outs[0] may be one of the
-  /// values; the other outs may be values too, provided nothing else reads them meanwhile.
-  void fold(std::span<const float* const> values, std::span<float* const> outs, Index count);
+  /// Pushes values[v][0 ... count), v in the plan's order, on the stack. Where it ends with one entry, that
+  /// may be one of the values, and is copied to `further`; those may be values too, provided nothing else
+  /// reads them meanwhile.
+  void fold(std::span<const float* const> values, std::span<float* const> stack,
+            std::span<float* const> further, Index count);
 
  private:
-  void fold_block(std::span<const float* const> values, float* out, Index first, Index count);
+  void fold_block(std::span<const float* const> values, std::span<float* const> stack, Index first,
+                  Index count);
 
   const ReductionPlan& plan_;
   std::vector<float> scratch_;  // one block for each depth of the stack

@@ -1,4 +1,4 @@
-// Starts and ends MPI, and makes the communicators of the mesh.
+// Starts and ends MPI.
 #include "cartan/comm/session.hpp"
 
 #include <mpi.h>
@@ -13,7 +13,7 @@
 #include "cartan/core/log.hpp"
 #include "comm/launch.hpp"
 #include "comm/mpi/check.hpp"
-#include "comm/mpi/mpi_communicator.hpp"
+#include "comm/session_state.hpp"
 
 namespace cartan::comm {
 namespace {
@@ -64,14 +64,6 @@ bool messages_asked_for() {
 }
 
 }  // namespace
-
-struct Session::State {
-  bool made_mpi = false;
-  int thread_level = MPI_THREAD_SINGLE;
-  int rank = 0, world_size = 1, node_rank = 0, ranks_on_node = 1, threads_of_rank = 1;
-  std::string host;
-  MpiOptions options;
-};
 
 Session::Session(int& argc, char**& argv) : state_(std::make_unique<State>()) {
   State& s = *state_;
@@ -138,51 +130,6 @@ std::string Session::library_version() {
   MPI_Get_library_version(text.data(), &length);
   const std::string whole(text.data(), static_cast<std::size_t>(length));
   return whole.substr(0, whole.find_first_of(",\n"));
-}
-
-struct Mesh::State {
-  MpiOptions options;
-  MeshShape shape;
-  MeshCoordinate coordinate;
-  std::unique_ptr<MpiCommunicator> world;
-  std::array<std::unique_ptr<MpiCommunicator>, 4> axes;
-  std::unique_ptr<MpiCommunicator> data_plane;
-
-  std::unique_ptr<MpiCommunicator> sub(std::array<int, 4> remain, const std::string& name) const {
-    MPI_Comm raw = MPI_COMM_NULL;
-    check(MPI_Cart_sub(world->raw(), remain.data(), &raw), name, "set-up");
-    return std::make_unique<MpiCommunicator>(CommHandle(raw), name, options);
-  }
-};
-
-Mesh::Mesh(Session& session, const MeshShape& shape) : state_(std::make_unique<State>()) {
-  State& s = *state_;
-  s.options = session.state_->options;
-  s.shape = resolve_mesh(shape, session.world_size());
-  s.coordinate = coordinate_of(s.shape, session.rank());
-  const std::array<int, 4> extents = s.shape.extents(), periods{};
-  MPI_Comm raw = MPI_COMM_NULL;
-  check(MPI_Cart_create(MPI_COMM_WORLD, 4, extents.data(), periods.data(), 0, &raw), "world", "set-up");
-  s.world = std::make_unique<MpiCommunicator>(CommHandle(raw), "world", s.options);
-  for (Axis axis : kAxes) {
-    std::array<int, 4> remain{};
-    remain[static_cast<std::size_t>(axis)] = 1;
-    s.axes[static_cast<std::size_t>(axis)] = s.sub(remain, group_name(axis, s.coordinate));
-  }
-  s.data_plane = s.sub({0, 1, 1, 0}, plane_name(s.coordinate));
-}
-
-Mesh::~Mesh() = default;
-
-const MeshShape& Mesh::shape() const { return state_->shape; }
-const MeshCoordinate& Mesh::coordinate() const { return state_->coordinate; }
-Communicator& Mesh::world() { return *state_->world; }
-Communicator& Mesh::axis(Axis axis) { return *state_->axes.at(static_cast<std::size_t>(axis)); }
-Communicator& Mesh::data_plane() { return *state_->data_plane; }
-
-std::unique_ptr<Communicator> Mesh::duplicate_world(const std::string& name) {
-  CommHandle copy = duplicate(state_->world->raw(), name);
-  return std::make_unique<MpiCommunicator>(std::move(copy), name, state_->options);
 }
 
 std::uintptr_t native_handle(const Communicator& comm) {

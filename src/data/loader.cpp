@@ -12,11 +12,12 @@ namespace cartan::data {
 
 BatchLoader::BatchLoader(std::shared_ptr<const Sampler> sampler, LoaderOptions options)
     : sampler_(std::move(sampler)), options_(options) {
-  CARTAN_ASSERT(sampler_ != nullptr && options_.micro_batch > 0 && options_.depth > 0 &&
+  CARTAN_ASSERT(sampler_ != nullptr && options_.share.micro > 0 && options_.depth > 0 &&
                 options_.first_step >= 0 &&
                 options_.first_step * options_.global_batch + options_.sample_offset >= 0);
-  CARTAN_ASSERT(options_.leaves.begin >= 0 && options_.leaves.begin <= options_.leaves.end &&
-                options_.leaves.end <= options_.global_batch);
+  const LeafShare& share = options_.share;
+  CARTAN_ASSERT(share.first >= 0 && share.count >= 0);
+  CARTAN_ASSERT(share.count == 0 || share.of(share.micro_batches() - 1).end <= options_.global_batch);
   thread_ = std::jthread([this](const std::stop_token& stop) {
     std::exception_ptr failure;
     try {
@@ -34,16 +35,17 @@ BatchLoader::BatchLoader(std::shared_ptr<const Sampler> sampler, LoaderOptions o
 BatchLoader::~BatchLoader() = default;  // the jthread's destructor requests the stop, which wakes hand_over()
 
 void BatchLoader::produce(const std::stop_token& stop) {
-  const LeafRange leaves = options_.leaves;
+  const LeafShare& share = options_.share;
   std::vector<Index> samples;
   for (Index step = options_.first_step; step < options_.end_step; ++step) {
     const Index first = step * options_.global_batch + options_.sample_offset;
-    for (Index leaf = leaves.begin; leaf < leaves.end; leaf += options_.micro_batch) {
+    for (Index m = 0; m < share.micro_batches(); ++m) {
+      const LeafRange leaves = share.of(m);
       MicroBatch micro = take_spare();
       micro.step = step;
-      micro.first_leaf = leaf;
-      samples.resize(static_cast<std::size_t>(std::min(options_.micro_batch, leaves.end - leaf)));
-      std::iota(samples.begin(), samples.end(), first + leaf);
+      micro.first_leaf = leaves.begin;
+      samples.resize(static_cast<std::size_t>(leaves.end - leaves.begin));
+      std::iota(samples.begin(), samples.end(), first + leaves.begin);
       sampler_->fill(samples, micro.batch);
       if (!hand_over(std::move(micro), stop)) return;
     }

@@ -14,8 +14,12 @@ std::string_view name_of(MemoryKind kind) {
       return "parameters";
     case MemoryKind::gradients:
       return "gradients";
-    case MemoryKind::optimizer:
-      return "optimizer";
+    case MemoryKind::gathered:
+      return "gathered";
+    case MemoryKind::master:
+      return "master";
+    case MemoryKind::moments:
+      return "moments";
     case MemoryKind::activations:
       return "activations";
     case MemoryKind::workspace:

@@ -201,6 +201,7 @@ void Stage::forward(const BatchView& batch, UnitSource& units) {
     const bool last = i + 1 == s.blocks.size();
     const Matrix out = last || !s.options.training ? output : s.saved[i + 1].x.row_block(0, tokens);
     const HeldUnit unit(units, s.block_unit(i));
+    if (s.block_unit(i) < s.last_unit()) units.prefetch(s.block_unit(i) + 1);
     s.blocks[i].forward(batch, *unit, s.rope, saved, work, out, s.ops(), s.stream());
     if (!last && !s.options.training) s.ops().copy(output, saved.x, s.stream());
   }
@@ -238,6 +239,7 @@ void Stage::backward(const BatchView& batch, UnitSource& units,
     BlockActivations saved = shrink(s.saved[i], tokens, s.config);
     {
       const HeldUnit unit(units, s.block_unit(i));
+      if (i > 0) units.prefetch(s.block_unit(i) - 1);
       if (s.recomputes(i)) s.blocks[i].compute_mlp_input(batch, *unit, saved, work, s.ops(), s.stream());
       s.blocks[i].backward_input(batch, *unit, s.rope, saved, work, dx, s.ops(), s.stream());
       s.blocks[i].backward_weight(batch, *unit, saved, work, s.ops(), s.stream());

@@ -1,39 +1,81 @@
 #include "cartan/shard/flat_layout.hpp"
 
 #include <algorithm>
+#include <numeric>
 
+#include "cartan/comm/communicator.hpp"
 #include "cartan/core/narrow.hpp"
 #include "cartan/device/ops.hpp"
 
 namespace cartan::shard {
-FlatLayout::FlatLayout(const model::ModelConfig& config, model::StageRange range, GradientLife life)
-    : specs_(model::describe_units(config)), life_(life) {
-  const auto last = narrow<Index>(specs_.size()) - 1;
-  std::optional<Index>
-      shared;  // the place that all blocks share in a transient layout; they have equal sizes
-  for (Index i = 0; i <= last; ++i) {
-    const model::UnitSpec& spec = specs_[static_cast<std::size_t>(i)];
-    const Index blocks = ceil_div(spec.elements, device::kSumBlock);
-    if (i >= range.first && i < range.end) {
-      const Index size = round_up(spec.elements, device::kSumBlock);
-      const bool shares = life == GradientLife::transient && i > 0 && i < last;
-      const bool is_placed = shares && shared.has_value();
-      const Index begin = is_placed ? *shared : gradient_elements_;
-      if (shares) shared = begin;
-      units_.push_back({&spec, parameter_elements_, begin, begin + size, model_blocks_, blocks});
-      parameter_elements_ += size;
-      if (!is_placed) gradient_elements_ += size;
+
+StageUnits units_of_stages(const model::ModelConfig& config, const std::vector<model::StageRange>& stages) {
+  StageUnits units;
+  for (const model::StageRange& stage : stages) {
+    if (config.tied && stage.first > 0 && stage.end == config.layers + 2) {
+      units.embedding_is_copy = true;
+      units.numbers.push_back(0);
     }
-    model_blocks_ += blocks;
+    for (Index unit = stage.first; unit < stage.end; ++unit) units.numbers.push_back(unit);
   }
-  if (!config.tied || range.end != last + 1) return;
-  if (life == GradientLife::transient) {
-    tied_gradient_begin_ = units_.front().gradient_begin;
+  return units;
+}
+
+GradientPart FlatLayout::make_part(const std::string& name, Index elements, Index begin) {
+  GradientPart part{name, elements, begin, {0, elements}, {}, owned_gradients_};
+  part.alone = comm::chunk_range(elements, place_.rank, place_.size, place_.width);
+  if (place_.stage > 0) part.owned = comm::chunk_range(elements, place_.rank % place_.width, place_.width);
+  owned_gradients_ += round_up(part.owned.end - part.owned.begin, device::kSumBlock);
+  return part;
+}
+
+FlatLayout::FlatLayout(const model::ModelConfig& config, GradientLife life)
+    : FlatLayout(config, units_of_stages(config, {{0, config.layers + 2}}), life, {}) {}
+
+FlatLayout::FlatLayout(const model::ModelConfig& config, const StageUnits& units, GradientLife life,
+                       const ShardPlace& place, model::TensorSlice tensor)
+    : specs_(model::describe_units(config, tensor)), life_(life), place_(place) {
+  CARTAN_ASSERT(place.size % place.width == 0);
+  const Index head = std::ssize(specs_) - 1;
+  // Blocks have equal sizes.
+  std::vector<Index> shared;
+  std::size_t turn = 0;
+  const std::size_t places = life == GradientLife::fused ? 1 : 2;
+  for (const Index number : units.numbers) {
+    const model::UnitSpec& spec = specs_[narrow<std::size_t>(number)];
+    const Index size = round_up(spec.elements, device::kSumBlock);
+    const bool shares = life != GradientLife::step && number > 0 && number < head;
+    Index begin = gradient_elements_;
+    if (shares && shared.size() == places) {
+      begin = shared[turn++ % places];
+    } else {
+      if (shares) shared.push_back(begin);
+      gradient_elements_ += size;
+    }
+    FlatUnit unit{number, &spec, parameter_elements_, make_part(spec.name, spec.elements, begin),
+                  number == 0 && units.embedding_is_copy};
+    parameter_elements_ += size;
+    if (!unit.is_copy)
+      alone_blocks_ += ceil_div(unit.gradient.alone.end - unit.gradient.alone.begin, device::kSumBlock);
+    units_.push_back(std::move(unit));
+  }
+  owned_elements_ = owned_gradients_;
+  const bool has_head = !units.numbers.empty() && units.numbers.back() == head;
+  if (!config.tied || !has_head || units.embedding_is_copy) return;
+  if (life == GradientLife::fused) {
+    tied_ = units_.front().gradient;
   } else {
-    tied_gradient_begin_ = gradient_elements_;
-    gradient_elements_ += round_up(config.vocab * config.hidden, device::kSumBlock);
-    units_.back().gradient_end = gradient_elements_;
+    const Index elements = units_.front().spec->elements;
+    tied_ = make_part("head of the tied embedding", elements, gradient_elements_);
+    gradient_elements_ += round_up(elements, device::kSumBlock);
   }
+}
+
+Index FlatLayout::largest_unit(bool embedding) const {
+  Index largest = 0;
+  for (const FlatUnit& unit : units_)
+    if ((unit.number == 0) == embedding) largest = std::max(largest, unit.spec->elements);
+  return largest;
 }
 
 }  // namespace cartan::shard

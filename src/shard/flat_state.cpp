@@ -17,117 +17,282 @@ std::size_t bytes_of(DType dtype, Index elements) { return size_of(dtype) * narr
 
 device::Matrix row(Vector v) { return {v.data, v.dtype, 1, v.size, v.size}; }
 
-Vector part(const device::Buffer& buffer, DType dtype, Index begin, Index count) {
-  return {device::advance(buffer.data(), dtype, begin), dtype, count};
-}
-
 }  // namespace
 
 FlatState::FlatState(const FlatLayout& layout, const FlatStateOptions& options, device::Device& device,
-                     comm::Communicator& plane)
-    : layout_(layout), options_(options), device_(device) {
-  const Index elements = layout.parameter_elements();
-  master_ = device.allocate(bytes_of(DType::f32, elements), MemoryKind::parameters, "master parameters");
-  if (options.compute != DType::f32 && layout.gradient_life() == GradientLife::transient) {
-    std::array<Index, 2> largest{};
-    for (std::size_t i = 0; i < layout.units().size(); ++i) {
-      Index& size = largest[i == 0 ? 0 : 1];
-      size = std::max(size, layout.units()[i].spec->elements);
+                     comm::Communicator& alone)
+    : FlatState(layout, options, device, ShardGroups{&alone, &alone, &device.compute_stream()}) {}
+
+FlatState::FlatState(const FlatLayout& layout, const FlatStateOptions& options, device::Device& device,
+                     const ShardGroups& groups)
+    : layout_(layout), options_(options), device_(device), groups_(groups) {
+  const DType compute = options.compute;
+  const bool casts_units = layout.gradient_life() == GradientLife::fused && compute != DType::f32;
+  const bool gathers_units = layout.place().stage >= 3;
+  const Index owned = layout.owned_elements();
+  const auto exchange = [&](DType dtype, Index elements, MemoryKind kind, const char* label) {
+    return groups.shard->allocate_exchange(device, round_up(bytes_of(dtype, elements), sizeof(float)), kind,
+                                           label);
+  };
+  if (casts_units || gathers_units) {
+    windows_.resize(narrow<std::size_t>(1 + std::max(1, options.windows)));
+    for (std::size_t i = 0; i < windows_.size(); ++i) {
+      const Index elements = layout.largest_unit(i == 0);
+      windows_[i].memory = gathers_units
+                               ? exchange(compute, elements, MemoryKind::gathered, "gathered parameters")
+                               : device.allocate(bytes_of(compute, elements), MemoryKind::gathered,
+                                                 "parameters of a unit for computing");
     }
-    for (std::size_t w = 0; w < windows_.size(); ++w)
-      windows_[w].memory = device.allocate(bytes_of(options.compute, largest[w]), MemoryKind::parameters,
-                                           "parameters of a unit for computing");
-  } else if (options.compute != DType::f32) {
-    compute_ = device.allocate(bytes_of(options.compute, elements), MemoryKind::parameters,
-                               "parameters for computing");
+    if (gathers_units && compute != DType::f32)
+      shards_ =
+          device.allocate(bytes_of(compute, owned), MemoryKind::parameters, "own parameters for computing");
+  } else if (layout.place().stage > 0) {
+    whole_ = exchange(compute, layout.parameter_elements(), MemoryKind::parameters, "parameters");
+  } else {
+    whole_ =
+        device.allocate(bytes_of(compute, layout.parameter_elements()), MemoryKind::parameters, "parameters");
   }
+  if (compute != DType::f32)
+    master_ = device.allocate(bytes_of(DType::f32, owned), MemoryKind::master, "master parameters");
+  else if (gathers_units)
+    shards_ = device.allocate(bytes_of(compute, owned), MemoryKind::parameters, "own parameters");
   if (options.gradient_slots == 0) return;
-  moments_ = device.allocate(bytes_of(DType::f32, 2 * elements), MemoryKind::optimizer, "moments");
+
+  moments_ = device.allocate(bytes_of(DType::f32, 2 * owned), MemoryKind::moments, "moments");
   for (int slot = 0; slot < options.gradient_slots; ++slot) {
-    gradients_.push_back(plane.allocate_exchange(device, bytes_of(DType::f32, layout.gradient_elements()),
-                                                 MemoryKind::gradients, "gradients"));
+    gradients_.push_back(groups.plane->allocate_exchange(
+        device, bytes_of(DType::f32, layout.gradient_elements()), MemoryKind::gradients, "gradients"));
     slots_.push_back(gradients_.back().as<float>());
   }
+  if (layout.gradient_life() != GradientLife::transient) return;
+  for (int slot = 0; slot < options.owned_slots; ++slot)
+    owned_gradients_.push_back(device.allocate(bytes_of(DType::f32, layout.owned_gradient_elements()),
+                                               MemoryKind::gradients, "own gradients"));
 }
 
-Vector FlatState::master(Index begin, Index count) const { return part(master_, DType::f32, begin, count); }
-Vector FlatState::exp_avg(Index begin, Index count) const { return part(moments_, DType::f32, begin, count); }
-Vector FlatState::exp_avg_sq(Index begin, Index count) const {
-  return part(moments_, DType::f32, layout_.parameter_elements() + begin, count);
+Vector FlatState::owned(const device::Buffer& buffer, DType dtype, std::size_t unit, Index begin,
+                        Index count) const {
+  const GradientPart& part = layout_.units()[unit].gradient;
+  CARTAN_ASSERT(begin >= part.owned.begin && begin + count <= part.owned.end);
+  return {device::advance(buffer.data(), dtype, part.owned_begin + begin - part.owned.begin), dtype, count};
 }
-Vector FlatState::compute(Index begin, Index count) const {
-  if (compute_.data() == nullptr) return {nullptr, options_.compute, count};
-  return part(compute_, options_.compute, begin, count);
+
+Vector FlatState::master(std::size_t unit, Index begin, Index count) const {
+  if (master_.data() != nullptr) return owned(master_, DType::f32, unit, begin, count);
+  if (shards_.data() != nullptr) return owned(shards_, DType::f32, unit, begin, count);
+  return {device::advance(whole_.data(), DType::f32, layout_.units()[unit].parameter_begin + begin),
+          DType::f32, count};
 }
-Vector FlatState::gradient(Index begin, Index count) const { return {slots_[0] + begin, DType::f32, count}; }
+
+Vector FlatState::exp_avg(std::size_t unit, Index begin, Index count) const {
+  return owned(moments_, DType::f32, unit, begin, count);
+}
+
+Vector FlatState::exp_avg_sq(std::size_t unit, Index begin, Index count) const {
+  const Vector first = exp_avg(unit, begin, count);
+  return {device::advance(first.data, DType::f32, layout_.owned_elements()), DType::f32, count};
+}
+
+Vector FlatState::compute(std::size_t unit, Index begin, Index count) const {
+  if (master_.data() == nullptr) return {nullptr, options_.compute, count};
+  if (shards_.data() != nullptr) return owned(shards_, options_.compute, unit, begin, count);
+  if (whole_.data() == nullptr) return {nullptr, options_.compute, count};
+  return {device::advance(whole_.data(), options_.compute, layout_.units()[unit].parameter_begin + begin),
+          options_.compute, count};
+}
+
+Vector FlatState::gradient(const GradientPart& part, Index begin, Index count) const {
+  if (owned_gradients_.empty()) return {slots_[0] + part.begin + begin, DType::f32, count};
+  CARTAN_ASSERT(begin >= part.owned.begin && begin + count <= part.owned.end);
+  return {owned_gradients_[0].as<float>() + part.owned_begin + begin - part.owned.begin, DType::f32, count};
+}
+
+std::vector<float*> FlatState::owned_stack(const GradientPart& part) const {
+  std::vector<float*> stack;
+  const Index offset = part.owned_begin + part.alone.begin - part.owned.begin;
+  for (const device::Buffer& buffer : owned_gradients_) stack.push_back(buffer.as<float>() + offset);
+  return stack;
+}
+
+void FlatState::set_busy(const GradientPart& part, device::Event event) {
+  for (auto& [begin, busy] : busy_) {
+    if (begin != part.begin) continue;
+    busy = std::move(event);
+    return;
+  }
+  busy_.emplace_back(part.begin, std::move(event));
+}
+
+void FlatState::wait_until_free(const GradientPart& part) {
+  for (auto& [begin, busy] : busy_)
+    if (begin == part.begin) device_.compute_stream().wait(busy);
+}
 
 void FlatState::initialise(const model::ModelConfig& config, std::uint64_t seed) {
   device::Stream& stream = device_.compute_stream();
-  const Index elements = layout_.parameter_elements();
-  device_.ops().fill_zero(master(0, elements), stream);  // the gaps between units too
-  if (moments_.data() != nullptr)
-    device_.ops().fill_zero(part(moments_, DType::f32, 0, 2 * elements), stream);
+  const auto clear = [&](const device::Buffer& buffer, DType dtype) {
+    const auto elements = narrow<Index>(buffer.size_bytes() / size_of(dtype));
+    if (elements > 0) device_.ops().fill_zero({buffer.data(), dtype, elements}, stream);
+  };
+  clear(whole_, options_.compute);  // the gaps between units too
+  clear(master_, DType::f32);
+  clear(shards_, options_.compute);
+  clear(moments_, DType::f32);
   std::vector<float> host;
-  for (const FlatUnit& unit : layout_.units()) {
+  for (std::size_t u = 0; u < layout_.units().size(); ++u) {
+    const FlatUnit& unit = layout_.units()[u];
+    const LeafRange owned = unit.gradient.owned;
     for (const model::ParameterSpec& parameter : unit.spec->parameters) {
-      for (Index first = 0; first < parameter.elements(); first += kPiece) {
-        const Index count = std::min(kPiece, parameter.elements() - first);
-        host.resize(narrow<std::size_t>(count));
-        model::initial_values(config, parameter, seed, first, host);
-        device_.copy_in(master(unit.parameter_begin + parameter.offset + first, count).data, host.data(),
-                        bytes_of(DType::f32, count), stream);
-        stream.synchronize();
-      }
+      const Index begin = std::max(owned.begin - parameter.offset, Index{0});
+      const Index end = std::min(owned.end - parameter.offset, parameter.elements());
+      model::for_each_run(parameter, begin, end, [&](Index whole, Index part, Index count) {
+        for (Index done = 0; done < count; done += kPiece) {
+          const Index now = std::min(kPiece, count - done);
+          host.resize(narrow<std::size_t>(now));
+          model::initial_values(config, parameter, seed, whole + done, host);
+          device_.copy_in(master(u, parameter.offset + part + done, now).data, host.data(),
+                          bytes_of(DType::f32, now), stream);
+          stream.synchronize();
+        }
+      });
     }
   }
   refresh_compute();
 }
 
 void FlatState::refresh_compute() {
-  if (compute_.data() == nullptr) return;
-  const Index elements = layout_.parameter_elements();
-  device_.ops().copy(row(master(0, elements)), row(compute(0, elements)), device_.compute_stream());
+  for (std::size_t u = 0; u < layout_.units().size(); ++u) {
+    const LeafRange owned = layout_.units()[u].gradient.owned;
+    const Index count = owned.end - owned.begin;
+    const Vector target = compute(u, owned.begin, count);
+    if (target.data != nullptr && count > 0)
+      device_.ops().copy(row(master(u, owned.begin, count)), row(target), device_.compute_stream());
+    publish(u);
+  }
+  forget_gathered();
 }
 
-FlatUnits FlatState::units(const FoldPlan* plan, const FoldPlan* embedding_plan) {
-  return {*this, plan, embedding_plan};
+std::vector<comm::ByteView> FlatState::parts_of(void* base, std::size_t unit) const {
+  const Index elements = layout_.units()[unit].spec->elements;
+  std::vector<comm::ByteView> parts;
+  for (int r = 0; r < groups_.shard->size(); ++r) {
+    const LeafRange chunk = comm::chunk_range(elements, r, groups_.shard->size());
+    parts.emplace_back(static_cast<std::byte*>(device::advance(base, options_.compute, chunk.begin)),
+                       bytes_of(options_.compute, chunk.end - chunk.begin));
+  }
+  return parts;
 }
 
 void FlatState::join_tied_gradient() {
-  const auto tied = layout_.tied_gradient_begin();
-  if (!tied || layout_.gradient_life() == GradientLife::transient) return;
-  const FlatUnit& embedding = layout_.units().front();
-  device_.ops().add(gradient(embedding.gradient_begin, embedding.spec->elements),
-                    gradient(*tied, embedding.spec->elements), device_.compute_stream());
+  const auto& tied = layout_.tied_gradient();
+  if (!tied || layout_.gradient_life() == GradientLife::fused) return;
+  const Index begin = tied->owned.begin, count = tied->owned.end - begin;
+  if (count == 0) return;
+  device_.ops().add(gradient(layout_.units().front().gradient, begin, count), gradient(*tied, begin, count),
+                    device_.compute_stream());
+}
+
+void FlatState::publish(std::size_t unit) {
+  if (layout_.place().stage == 0 || whole_.data() == nullptr) return;
+  groups_.stream->wait(device_.compute_stream().record());
+  void* base = device::advance(whole_.data(), options_.compute, layout_.units()[unit].parameter_begin);
+  published_.push_back(groups_.shard->all_gather_parts(parts_of(base, unit), *groups_.stream));
+}
+
+void FlatState::forget_gathered() {
+  for (const device::Event& event : published_) device_.compute_stream().wait(event);
+  published_.clear();
+  for (Window& window : windows_) {
+    CARTAN_ASSERT(window.holders == 0);
+    window.unit.reset();
+  }
+}
+
+FlatState::Window* FlatState::window_of(std::size_t unit) {
+  const auto holds = [&](const Window& window) { return window.unit == unit; };
+  const auto found = std::find_if(windows_.begin(), windows_.end(), holds);
+  return found == windows_.end() ? nullptr : &*found;
+}
+
+FlatState::Window* FlatState::fill_window(std::size_t unit) {
+  if (Window* there = window_of(unit)) return there;
+  // The embedding has a window of its own; others take the one that was used longest ago.
+  Window* window = nullptr;
+  if (layout_.units()[unit].number == 0) {
+    window = windows_.data();
+  } else {
+    for (std::size_t i = 1; i < windows_.size(); ++i)
+      if (windows_[i].holders == 0 && (window == nullptr || windows_[i].last_use < window->last_use))
+        window = &windows_[i];
+  }
+  if (window == nullptr || window->holders > 0) return nullptr;
+  window->unit = unit;
+  window->last_use = ++uses_;
+  void* base = window->memory.data();
+  const FlatUnit& flat = layout_.units()[unit];
+  const LeafRange own = flat.gradient.owned;
+  const Index count = own.end - own.begin;
+  const Vector from = shards_.data() != nullptr ? owned(shards_, options_.compute, unit, own.begin, count)
+                                                : master(unit, own.begin, count);
+  const Vector to{device::advance(base, options_.compute, own.begin), options_.compute, count};
+  if (count > 0) device_.ops().copy(row(from), row(to), device_.compute_stream());
+  window->ready = {};
+  if (layout_.place().stage >= 3) {
+    groups_.stream->wait(device_.compute_stream().record());
+    window->ready = groups_.shard->all_gather_parts(parts_of(base, unit), *groups_.stream);
+  }
+  return window;
+}
+
+FlatUnits FlatState::units(std::size_t first, const FoldPlan* plan, const FoldPlan* embedding_plan) {
+  return {*this, first, plan, embedding_plan};
 }
 
 model::UnitView FlatUnits::acquire(std::size_t index) {
-  const FlatUnit& unit = state_.layout_.units()[index];
-  const Index count = unit.spec->elements;
-  const Vector master = state_.master(unit.parameter_begin, count);
-  Vector parameters = master;
-  if (FlatState::Window& window = state_.window(index); window.memory.data() != nullptr) {
-    CARTAN_ASSERT(!window.held);
-    window.held = true;
-    parameters = part(window.memory, state_.options_.compute, 0, count);
-    state_.device_.ops().copy(row(master), row(parameters), state_.device_.compute_stream());
-  } else if (state_.compute_.data() != nullptr) {
-    parameters = state_.compute(unit.parameter_begin, count);
+  const std::size_t unit = first_ + index;
+  const FlatUnit& flat = state_.layout_.units()[unit];
+  const void* parameters = nullptr;
+  if (state_.is_on_demand()) {
+    FlatState::Window* window = state_.fill_window(unit);
+    if (window == nullptr) throw InternalError("no window is free for {}", flat.spec->name);
+    state_.device_.compute_stream().wait(window->ready);
+    window->last_use = ++state_.uses_;
+    ++window->holders;
+    parameters = window->memory.data();
+  } else {
+    parameters = device::advance(state_.whole_.data(), state_.options_.compute, flat.parameter_begin);
   }
-  model::UnitView view{parameters.data, parameters.dtype, gradient(index), {}};
-  if (index + 1 < state_.layout_.units().size()) return view;
-  const model::ParameterSpec& last = unit.spec->parameters.back();
-  if (const auto tied = state_.layout_.tied_gradient_begin())
-    view.matrix_gradient = {state_.slots_, *tied, plan_};
-  else if (last.name == "lm_head.weight")
+  model::UnitView view{parameters, state_.options_.compute, gradient(index), {}};
+  const bool is_last = flat.number + 1 == state_.layout_.model_units();
+  if (!is_last) return view;
+  const model::ParameterSpec& last = flat.spec->parameters.back();
+  if (last.name == "lm_head.weight") {
     view.matrix_gradient = view.gradient.at(last.offset);
+  } else if (const auto& tied = state_.layout_.tied_gradient()) {
+    if (plan_ != nullptr) state_.wait_until_free(*tied);
+    view.matrix_gradient = {state_.slots_, tied->begin, plan_};
+  } else {  // of the embedding's copy, which comes first
+    view.matrix_gradient = gradient(0);
+  }
   return view;
 }
 
-void FlatUnits::release(std::size_t index) { state_.window(index).held = false; }
+void FlatUnits::prefetch(std::size_t index) {
+  if (state_.is_on_demand()) state_.fill_window(first_ + index);
+}
+
+void FlatUnits::release(std::size_t index) {
+  if (!state_.is_on_demand()) return;
+  FlatState::Window* window = state_.window_of(first_ + index);
+  CARTAN_ASSERT(window != nullptr && window->holders > 0);
+  --window->holders;
+}
 
 device::GradientView FlatUnits::gradient(std::size_t index) {
-  return {state_.slots_, state_.layout_.units()[index].gradient_begin, index == 0 ? embedding_plan_ : plan_};
+  const FlatUnit& unit = state_.layout_.units()[first_ + index];
+  if (plan_ != nullptr) state_.wait_until_free(unit.gradient);
+  const bool looks_up = unit.number == 0 && !unit.is_copy;
+  return {state_.slots_, unit.gradient.begin, looks_up ? embedding_plan_ : plan_};
 }
 
 }  // namespace cartan::shard

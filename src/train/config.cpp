@@ -48,6 +48,20 @@ void check_batch(Config& config, Problems& problems) {
         share);
 }
 
+void check_zero(const Config& config, Problems& problems) {
+  const ZeroConfig& zero = config.zero;
+  if (zero.stage < 0 || zero.stage > 3) problems.add("zero.stage = {}: use 0, 1, 2 or 3", zero.stage);
+  if (zero.prefetch < 1) problems.add("zero.prefetch = {}: must be at least 1", zero.prefetch);
+  const int plane = config.mesh.dp * config.mesh.cp;
+  if (zero.shard < 0 || (zero.shard > 0 && plane % zero.shard != 0)) {
+    std::string fitting;
+    for (int width = 1; width <= plane; ++width)
+      if (plane % width == 0) fitting += fmt::format("{}{}", fitting.empty() ? "" : ", ", width);
+    problems.add("zero.shard = {} does not divide the {} ranks of dp x cp: use one of {} (0: all of them)",
+                 zero.shard, plane, fitting);
+  }
+}
+
 void check_run(const Config& config, Problems& problems) {
   const RunConfig& run = config.run;
   if (run.steps < 1) problems.add("run.steps = {}: must be at least 1", run.steps);
@@ -77,8 +91,7 @@ void check_run(const Config& config, Problems& problems) {
                  config.checkpoint.every, config.checkpoint.keep);
   if (!(config.zero.bucket_mb > 0))
     problems.add("zero.bucket-mb = {}: must be positive", config.zero.bucket_mb);
-  if (config.zero.stage != 0)
-    problems.add("zero.stage = {}: this version keeps all states on every rank, use 0", config.zero.stage);
+  check_zero(config, problems);
 }
 
 }  // namespace

@@ -62,10 +62,9 @@ class Forward {
 
 LossSum evaluate_samples(const LoadedModel& model, const data::Sampler& sampler, Index samples,
                          device::Device& device, comm::Communicator& comm) {
-  const CanonicalTree tree(samples);
   const LeafRange mine = leaf_range(samples, comm.rank(), comm.size());
   const Index seq = sampler.options().seq;
-  CanonicalSum<double> losses(samples), counts(samples);
+  RowLosses sum;
   if (mine.begin < mine.end) {
     Forward forward(model, {std::min(kMicro, mine.end - mine.begin), seq}, device);
     data::Batch batch;
@@ -74,19 +73,11 @@ LossSum evaluate_samples(const LoadedModel& model, const data::Sampler& sampler,
       std::iota(numbers.begin(), numbers.end(), first);
       sampler.fill(numbers, batch);
       const std::vector<float> rows = forward.losses(batch);
-      for (std::size_t s = 0; s < numbers.size(); ++s) {
-        const auto begin = s * static_cast<std::size_t>(seq), count = static_cast<std::size_t>(seq);
-        const LossSum one =
-            sum_rows(std::span(rows).subspan(begin, count), std::span(batch.targets).subspan(begin, count));
-        losses.push_leaf(numbers[s], one.loss);
-        counts.push_leaf(numbers[s], static_cast<double>(one.targets));
-      }
+      sum.add(std::span(rows).first(numbers.size() * static_cast<std::size_t>(seq)), batch.targets);
     }
   }
-  LossSum total;
-  total.loss = canonical_sum(comm, tree, losses.nodes(), losses.values());
-  total.targets = static_cast<Index>(canonical_sum(comm, tree, counts.nodes(), counts.values()));
-  return total;
+  ExactSum nothing;
+  return sum.total(comm, nothing);
 }
 
 SequenceResult evaluate_ids(const LoadedModel& model, std::span<const std::int32_t> ids, bool want_logits,
@@ -107,7 +98,9 @@ SequenceResult evaluate_ids(const LoadedModel& model, std::span<const std::int32
   std::iota(batch.positions.begin(), batch.positions.end(), 0);
   batch.document_start.assign(ids.size(), 0);
   Forward forward(model, {1, batch.seq}, device);
-  result.loss = sum_rows(forward.losses(batch), batch.targets);
+  RowLosses sum;
+  sum.add(forward.losses(batch), batch.targets);
+  result.loss = sum.total();
   if (want_logits) result.logits = forward.logits(batch.seq, model.config.vocab);
   return result;
 }

@@ -38,12 +38,12 @@ LoadedModel load_model(const std::filesystem::path& from, DType compute, device:
     if (!reader.state().contains("model")) throw DataError("{}: no model description", where);
     loaded.config = model::model_config_from_json(reader.state()["model"], where);
     loaded.run = run_state_from_json(reader.state(), where);
-    loaded.layout =
-        std::make_unique<shard::FlatLayout>(loaded.config, model::StageRange{0, loaded.config.layers + 2});
-    const auto alone = comm::make_local_communicator("loading");
+    loaded.layout = std::make_unique<shard::FlatLayout>(loaded.config);
+    loaded.alone = comm::make_local_communicator("loading");
     loaded.state = std::make_unique<shard::FlatState>(*loaded.layout, shard::FlatStateOptions{compute, 0},
-                                                      device, *alone);
+                                                      device, *loaded.alone);
     load(reader, loaded.path, loaded.config, false, *loaded.state);
+    loaded.state->refresh_compute();
   });
   return loaded;
 }

@@ -1,17 +1,33 @@
-// The loss of a sequence from the losses of its rows.
+// Sums of row losses, exactly, so that no grouping of the rows matters.
 #pragma once
 
-#include <numeric>
+#include <array>
 #include <span>
 
+#include "cartan/comm/communicator.hpp"
 #include "cartan/data/batch.hpp"
 #include "cartan/train/engine.hpp"
 
 namespace cartan::train {
 
-/// Sums in double, in the order of the rows. losses [T] (0 where a target does not count), targets [T].
-inline LossSum sum_rows(std::span<const float> losses, std::span<const std::int32_t> targets) {
-  return {std::accumulate(losses.begin(), losses.end(), 0.0), data::counted_targets(targets)};
-}
+struct RowLosses {
+  ExactSum loss;
+  Index targets = 0;
+
+  /// losses [T] (0 where a target does not count), targets [T].
+  void add(std::span<const float> losses, std::span<const std::int32_t> of) {
+    for (const float value : losses) loss.add(static_cast<double>(value));
+    targets += data::counted_targets(of);
+  }
+  LossSum total() const { return {loss.value(), targets}; }
+  /// Over all ranks, and with them a further sum. Collective.
+  LossSum total(comm::Communicator& comm, ExactSum& further) const {
+    std::array<ExactSum, 3> sums{loss, {}, further};
+    sums[1].add(static_cast<double>(targets));
+    comm::sum_exactly(comm, sums);
+    further = sums[2];
+    return {sums[0].value(), static_cast<Index>(sums[1].value())};
+  }
+};
 
 }  // namespace cartan::train

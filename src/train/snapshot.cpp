@@ -1,6 +1,9 @@
 #include "cartan/train/snapshot.hpp"
 
+#include <algorithm>
 #include <array>
+#include <string_view>
+#include <unordered_map>
 
 #include "cartan/core/json.hpp"
 #include "cartan/core/narrow.hpp"
@@ -11,17 +14,51 @@ namespace {
 // The three flat buffers that are saved.
 struct Part {
   const char* prefix;
-  device::Vector (shard::FlatState::*view)(Index, Index) const;
+  device::Vector (shard::FlatState::*view)(std::size_t, Index, Index) const;
 };
 constexpr std::array kParts{Part{"model/", &shard::FlatState::master},
                             Part{"optimizer/exp_avg/", &shard::FlatState::exp_avg},
                             Part{"optimizer/exp_avg_sq/", &shard::FlatState::exp_avg_sq}};
 
+/// Visits the parameters of which a part lies in `range` of a unit: visit(unit, parameter, begin, end) with
+/// elements of the parameter's part.
 template <class Visit>
-void for_each_parameter(const shard::FlatLayout& layout, const Visit& visit) {
-  for (const shard::FlatUnit& unit : layout.units())
-    for (const model::ParameterSpec& parameter : unit.spec->parameters)
-      visit(parameter, unit.parameter_begin + parameter.offset);
+void for_each_part(const shard::FlatLayout& layout, LeafRange shard::GradientPart::*range,
+                   const Visit& visit) {
+  for (std::size_t u = 0; u < layout.units().size(); ++u) {
+    const shard::FlatUnit& unit = layout.units()[u];
+    const LeafRange own = unit.gradient.*range;
+    for (const model::ParameterSpec& parameter : unit.spec->parameters) {
+      const Index begin = std::max(own.begin - parameter.offset, Index{0});
+      const Index end = std::min(own.end - parameter.offset, parameter.elements());
+      if (begin < end) visit(u, parameter, begin, end);
+    }
+  }
+}
+
+/// Reads elements [begin, end) of a parameter's part into `out`. Where they lie in short runs, whole rows are
+/// read and the columns picked.
+void read_part(const store::CheckpointReader& reader, const std::string& name,
+               const model::ParameterSpec& parameter, Index begin, Index end, float* out) {
+  constexpr Index kLongRun = 4096, kPiece = Index{1} << 20;
+  const Index row = parameter.part.back(), whole_row = parameter.shape.back();
+  if (row == whole_row || row >= kLongRun || parameter.tensor_dim != 1) {
+    model::for_each_run(parameter, begin, end, [&](Index whole, Index part, Index count) {
+      reader.read(name, whole, count, out + (part - begin));
+    });
+    return;
+  }
+  std::vector<float> rows;
+  const Index rows_at_once = std::max<Index>(1, kPiece / whole_row);
+  for (Index first = begin / row; first * row < end; first += rows_at_once) {
+    const Index count = std::min<Index>(rows_at_once, ceil_div(end, row) - first);
+    rows.resize(narrow<std::size_t>(count * whole_row));
+    reader.read(name, first * whole_row, count * whole_row, rows.data());
+    const Index from = std::max(begin, first * row), to = std::min(end, (first + count) * row);
+    model::for_each_run(parameter, from, to, [&](Index whole, Index part, Index length) {
+      std::copy_n(rows.data() + (whole - first * whole_row), length, out + (part - begin));
+    });
+  }
 }
 
 }  // namespace
@@ -46,27 +83,31 @@ RunState run_state_from_json(const Json& json, const std::string& where) {
   return state;
 }
 
-std::vector<store::TensorInfo> checkpoint_tensors(const shard::FlatLayout& layout) {
+std::vector<store::TensorInfo> checkpoint_tensors(const model::ModelConfig& model) {
   std::vector<store::TensorInfo> tensors;
   for (const Part& part : kParts)
-    for_each_parameter(layout, [&](const model::ParameterSpec& parameter, Index) {
-      tensors.push_back({part.prefix + parameter.name, DType::f32, parameter.shape});
-    });
+    for (const model::UnitSpec& unit : model::describe_units(model))
+      for (const model::ParameterSpec& parameter : unit.parameters)
+        tensors.push_back({part.prefix + parameter.name, DType::f32, parameter.shape});
   return tensors;
 }
 
-std::vector<store::Slab> checkpoint_slabs(const shard::FlatState& state, int rank, int size) {
+std::vector<store::Slab> checkpoint_slabs(const std::vector<store::TensorInfo>& tensors,
+                                          const shard::FlatState& state) {
   CARTAN_ASSERT(state.device().kind() == device::DeviceKind::cpu);
+  std::unordered_map<std::string_view, std::size_t> numbers;
+  for (std::size_t i = 0; i < tensors.size(); ++i) numbers.emplace(tensors[i].path, i);
   std::vector<store::Slab> slabs;
-  std::size_t tensor = 0;
   for (const Part& part : kParts)
-    for_each_parameter(state.layout(), [&](const model::ParameterSpec& parameter, Index begin) {
-      const LeafRange mine = leaf_range(parameter.elements(), rank, size);
-      if (mine.begin < mine.end)
-        slabs.push_back({tensor, mine.begin, mine.end - mine.begin,
-                         (state.*part.view)(begin + mine.begin, mine.end - mine.begin).data});
-      ++tensor;
-    });
+    for_each_part(state.layout(), &shard::GradientPart::alone,
+                  [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
+                    if (!parameter.stands_alone || state.layout().units()[unit].is_copy) return;
+                    const std::size_t tensor = numbers.at(part.prefix + parameter.name);
+                    model::for_each_run(parameter, begin, end, [&](Index whole, Index at, Index count) {
+                      slabs.push_back({tensor, whole, count,
+                                       (state.*part.view)(unit, parameter.offset + at, count).data});
+                    });
+                  });
   return slabs;
 }
 
@@ -85,16 +126,19 @@ void load(const store::CheckpointReader& reader, const std::filesystem::path& pa
   problems.throw_if_any("the checkpoint");
   for (const Part& part : kParts) {
     if (!moments && &part != kParts.data()) break;
-    for_each_parameter(state.layout(), [&](const model::ParameterSpec& parameter, Index begin) {
-      const std::string name = part.prefix + parameter.name;
-      const store::TensorInfo& info = reader.tensor(name);
-      if (info.shape != parameter.shape || info.dtype != DType::f32)
-        throw DataError("{}: {} has shape [{}] in {}, expected [{}] in fp32", path.string(), name,
-                        fmt::join(info.shape, ", "), name_of(info.dtype), fmt::join(parameter.shape, ", "));
-      reader.read(name, 0, parameter.elements(), (state.*part.view)(begin, parameter.elements()).data);
-    });
+    for_each_part(state.layout(), &shard::GradientPart::owned,
+                  [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
+                    const std::string name = part.prefix + parameter.name;
+                    const store::TensorInfo& info = reader.tensor(name);
+                    if (info.shape != parameter.shape || info.dtype != DType::f32)
+                      throw DataError("{}: {} has shape [{}] in {}, expected [{}] in fp32", path.string(),
+                                      name, fmt::join(info.shape, ", "), name_of(info.dtype),
+                                      fmt::join(parameter.shape, ", "));
+                    const device::Vector values =
+                        (state.*part.view)(unit, parameter.offset + begin, end - begin);
+                    read_part(reader, name, parameter, begin, end, static_cast<float*>(values.data));
+                  });
   }
-  state.refresh_compute();
 }
 
 }  // namespace cartan::train

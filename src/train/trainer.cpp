@@ -36,8 +36,7 @@ class Run {
         sources_(data::open_sources(config.data, config.model.vocab)),
         device_(device::make_device(device::device_kind_from_name(config.run.device), {config.run.threads})),
         matmul_rate_(measure_matmul_rate(*device_, dtype_from_name(config.precision.compute), mesh.world())),
-        engine_(config, *device_, mesh.data_plane(),
-                session.thread_multiple() && mesh.data_plane().size() > 1) {}
+        engine_(config, *device_, mesh, session.thread_multiple() && session.world_size() > 1) {}
 
   ExitCode execute();
 
@@ -94,6 +93,7 @@ void Run::resume() {
     load(reader, found->path, config_.model, true, engine_.state());
     state_ = saved_ = run_state_from_json(reader.state(), found->path.string());
   });
+  engine_.state().refresh_compute();
 }
 
 void Run::banner() {
@@ -137,8 +137,7 @@ LossSum Run::evaluate() {
   data::LoaderOptions options;
   options.end_step = config_.run.eval_batches;
   options.global_batch = config_.batch.global;
-  options.leaves = engine_.leaves();
-  options.micro_batch = config_.batch.micro;
+  options.share = engine_.share();
   data::BatchLoader loader(sources_.valid, options);
   data::MicroBatch micro;
   LossSum sum;
@@ -157,8 +156,8 @@ void Run::save() {
   const auto begin = Clock::now();
   const std::filesystem::path path = store::checkpoint_path(dir_, state_.step);
   const Json json = to_json(state_, config_.model, config_.batch.global, config_ini_);
-  auto tensors = checkpoint_tensors(engine_.layout());
-  auto slabs = checkpoint_slabs(engine_.state(), mesh_.data_plane().rank(), mesh_.data_plane().size());
+  auto tensors = checkpoint_tensors(config_.model);
+  auto slabs = checkpoint_slabs(tensors, engine_.state());
   if (async_) {
     async_->save(path, json, std::move(tensors), std::move(slabs));
   } else {
@@ -269,7 +268,7 @@ ExitCode Run::execute() {
   banner();
   if (config_.checkpoint.asynchronous) {
     if (session_.thread_multiple())
-      async_ = std::make_unique<store::AsyncWriter>(mesh_.duplicate_world("checkpoint"), *device_,
+      async_ = std::make_unique<store::AsyncWriter>(mesh_.duplicate(mesh_.world(), "checkpoint"), *device_,
                                                     store::WriteOptions{config_.checkpoint.io_hints});
     else if (speaks())
       log::warning("store",
@@ -281,8 +280,7 @@ ExitCode Run::execute() {
   options.end_step = config_.run.steps;
   options.global_batch = config_.batch.global;
   options.sample_offset = state_.samples - state_.step * config_.batch.global;
-  options.leaves = engine_.leaves();
-  options.micro_batch = config_.batch.micro;
+  options.share = engine_.share();
   data::BatchLoader loader(sources_.train, options);
 
   std::optional<MetricsFile> metrics;

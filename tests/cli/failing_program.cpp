@@ -2,6 +2,7 @@
 #include <array>
 #include <cstdlib>
 
+#include "cartan/comm/mesh_groups.hpp"
 #include "cli/command.hpp"
 #include "cli/program.hpp"
 

@@ -50,10 +50,10 @@ TEST_P(CanonicalReduction, ReduceScatterHasTheSerialBitsOfTheChunk) {
       const PartialSums sums = partial_sums(tree, count);
       const auto expected = expected_chunk(leaves, count);
       std::vector<float> out(expected.size());
-      comm_.reduce_scatter(sums, out.data(), *stream_).wait();
+      comm_.reduce_scatter(sums, {out.data()}, *stream_).wait();
       EXPECT_EQ(out, expected) << leaves << " leaves, " << count << " elements";
       const LeafRange chunk = chunk_range(count, comm_.rank(), comm_.size());
-      comm_.reduce_scatter(sums, sums.slots[0] + chunk.begin, *stream_).wait();
+      comm_.reduce_scatter(sums, {sums.slots[0] + chunk.begin}, *stream_).wait();
       EXPECT_EQ(std::vector<float>(sums.slots[0] + chunk.begin, sums.slots[0] + chunk.end), expected)
           << "in place";
     }
@@ -92,40 +92,71 @@ TEST_P(CanonicalReduction, AnEmptyVectorIsReducedToo) {
 
 TEST_P(CanonicalReduction, TooFewSlotsAreADefect) {
   const CanonicalTree tree(4 * comm_.size());
-  EXPECT_THROW(comm_.reduce_scatter({&tree, {}, 8}, nullptr, *stream_), InternalError);
+  EXPECT_THROW(comm_.reduce_scatter({&tree, {}, 8}, {}, *stream_), InternalError);
+}
+
+TEST_P(CanonicalReduction, MicroBatchesMayBeReducedOneAfterAnother) {
+  const int size = comm_.size();
+  const Index count = 4100, batches = 3, leaves = 2 * size * batches;
+  const CanonicalTree tree(leaves);
+  const std::vector<float> expected = expected_chunk(leaves, count);
+  std::vector<std::vector<float>> memory(16, std::vector<float>(expected.size()));
+  std::vector<float*> stack;
+  for (auto& entry : memory) stack.push_back(entry.data());
+  std::vector<std::span<float>> slots;
+  for (int slot = 0; slot < 2; ++slot) slots.push_back(operand(static_cast<std::size_t>(count)));
+  for (Index batch = 0; batch < batches; ++batch) {
+    const Index first = 2 * (batch * size + comm_.rank());
+    CanonicalSum<Values> own(leaves);
+    for (Index leaf = first; leaf < first + 2; ++leaf) own.push_leaf(leaf, leaf_values(leaf, count));
+    for (std::size_t i = 0; i < own.values().size(); ++i)
+      std::copy(own.values()[i].of.begin(), own.values()[i].of.end(), slots[i].begin());
+    const PartialSums sums{&tree,
+                           {slots[0].data(), slots[1].data()},
+                           count,
+                           LeafRange{2 * size * batch, 2 * size * (batch + 1)}};
+    comm_.reduce_scatter(sums, stack, *stream_).wait();
+  }
+  EXPECT_EQ(memory[0], expected);
+}
+
+TEST_P(CanonicalReduction, PartsOfLeavesAreSummedInTheOrderOfRanks) {
+  if (comm_.size() % 2 != 0) GTEST_SKIP() << "two ranks share each leaf";
+  const Index count = 3000, leaves = comm_.size() / 2;
+  const CanonicalTree tree(leaves);
+  const auto memory = operand(static_cast<std::size_t>(count));
+  const auto part = [&](int rank) { return leaf_values(1000 + rank, count); };
+  const Values own = part(comm_.rank());
+  std::copy(own.of.begin(), own.of.end(), memory.begin());
+  CanonicalSum<Values> expected(leaves);
+  for (int holder = 0; holder < leaves; ++holder)
+    expected.push_leaf(holder, part(2 * holder) + part(2 * holder + 1));
+  comm_.all_reduce({&tree, {memory.data()}, count, {}, 2}, *stream_).wait();
+  EXPECT_EQ(std::vector<float>(memory.begin(), memory.end()), expected.total().of);
 }
 
 CARTAN_EACH_WAY(CanonicalReduction);
 
-class CanonicalSumOfGroup : public testing::Test {
+class ExactSumOfGroup : public testing::Test {
  protected:
   MpiCommunicator comm_{duplicate(MPI_COMM_WORLD, "test"), "test", options_of(Way::messages)};
 };
 
-TEST_F(CanonicalSumOfGroup, HasTheSerialBitsForAnyContiguousRanges) {
-  for (const Index leaves : {1, 2, 5, 13, 1000}) {
-    const RandomStream random(3, "canonical sum");
-    CanonicalSum<double> serial(leaves), mine(leaves);
-    // Uneven on purpose: rank r ends at leaves * ((r + 1) / size)^2.
-    const auto end_of = [&](int r) {
-      const double part = static_cast<double>(r + 1) / comm_.size();
-      return static_cast<Index>(part * part * static_cast<double>(leaves));
-    };
-    for (Index leaf = 0; leaf < leaves; ++leaf) {
-      const double value =
-          std::ldexp(random.uniform(static_cast<std::uint64_t>(leaf)) - 0.5, static_cast<int>(leaf % 40));
-      serial.push_leaf(leaf, value);
-      if (leaf >= end_of(comm_.rank() - 1) && leaf < end_of(comm_.rank())) mine.push_leaf(leaf, value);
+TEST_F(ExactSumOfGroup, HasTheBitsOfOneRankHoweverTheSummandsAreSpread) {
+  const RandomStream random(3, "exact sum");
+  std::array<ExactSum, 2> serial, mine;
+  for (std::uint64_t i = 0; i < 1000; ++i) {
+    const double value = std::ldexp(random.uniform(i) - 0.5, static_cast<int>(i % 90) - 40);
+    for (std::size_t which = 0; which < 2; ++which) {
+      serial[which].add(value);
+      if ((i * (which + 7)) % static_cast<std::uint64_t>(comm_.size()) ==
+          static_cast<std::uint64_t>(comm_.rank()))
+        mine[which].add(value);
     }
-    EXPECT_EQ(canonical_sum(comm_, CanonicalTree(leaves), mine.nodes(), mine.values()), serial.total());
   }
-}
-
-TEST_F(CanonicalSumOfGroup, MissingLeavesAreADefectOnEveryRank) {
-  std::vector<TreeNode> nodes;
-  if (comm_.rank() == 0) nodes.push_back({0, 0});
-  const std::vector<double> values(nodes.size(), 1.0);
-  EXPECT_THROW(canonical_sum(comm_, CanonicalTree(9), nodes, values), InternalError);
+  sum_exactly(comm_, mine);
+  EXPECT_EQ(mine[0].value(), serial[0].value());
+  EXPECT_EQ(mine[1].value(), serial[1].value());
 }
 
 }  // namespace

@@ -53,6 +53,31 @@ TEST_P(Verbs, AllGatherWorksInPlace) {
   }
 }
 
+TEST_P(Verbs, PartsOfDifferentSizesAreGathered) {
+  const int size = comm_.size();
+  for (const std::size_t gap : {0u, 3u}) {
+    const auto width = [&](int r) { return static_cast<std::size_t>(r == 1 ? 0 : 700 * r + 5); };
+    std::size_t total = 0;
+    for (int r = 0; r < size; ++r) total += width(r) + gap;
+    const auto memory = operand(total);
+    std::vector<ByteView> parts;
+    std::size_t at = 0;
+    for (int r = 0; r < size; ++r) {
+      parts.push_back(std::as_writable_bytes(memory.subspan(at, width(r))));
+      if (r == comm_.rank())
+        std::fill_n(memory.begin() + static_cast<std::ptrdiff_t>(at), width(r), static_cast<float>(r + 1));
+      at += width(r) + gap;
+    }
+    comm_.all_gather_parts(parts, *stream_).wait();
+    at = 0;
+    for (int r = 0; r < size; ++r) {
+      for (std::size_t i = 0; i < width(r); ++i) ASSERT_EQ(memory[at + i], static_cast<float>(r + 1));
+      for (std::size_t i = 0; i < gap; ++i) ASSERT_EQ(memory[at + width(r) + i], 0.0f);
+      at += width(r) + gap;
+    }
+  }
+}
+
 TEST_P(Verbs, AllToAllTransposesBlocks) {
   for (const std::size_t block : {std::size_t{0}, std::size_t{1}, std::size_t{999}}) {
     const auto in = operand(block * size()), out = operand(block * size());
@@ -103,6 +128,13 @@ TEST_P(Verbs, ControlPlaneAgrees) {
   std::vector<int> all(2 * size());
   comm_.all_gather_host(readable(mine), writable(all));
   for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], static_cast<int>(i / 2));
+}
+
+TEST_P(Verbs, IntegersAreSummed) {
+  std::array<std::int64_t, 3> values{1, comm_.rank(), -(std::int64_t{1} << 40)};
+  comm_.sum(values);
+  const std::int64_t size = comm_.size();
+  EXPECT_EQ(values, (std::array<std::int64_t, 3>{size, size * (size - 1) / 2, -(size << 40)}));
 }
 
 TEST_P(Verbs, HostMessagesArriveInOrder) {
@@ -213,7 +245,7 @@ TEST_F(Exchange, RanksInDifferentCallsAreNamed) {
   } catch (const InternalError& error) {
     EXPECT_THAT(error.what(), HasSubstr("ranks of dp.cp[pp=0,tp=0] are in different calls"));
     EXPECT_THAT(error.what(), HasSubstr("broadcast (64 B, root 0)"));
-    EXPECT_THAT(error.what(), HasSubstr("all_gather (64 B"));
+    EXPECT_THAT(error.what(), HasSubstr(fmt::format("all_gather ({} B", 64 * comm_.size())));
   }
 }
 

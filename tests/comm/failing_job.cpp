@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cartan/comm/session.hpp"
+#include "cartan/comm/mesh_groups.hpp"
 
 namespace cartan::comm {
 namespace {

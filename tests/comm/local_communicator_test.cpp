@@ -40,7 +40,7 @@ TEST_F(OneRank, SumsAreWhatItHoldsAlready) {
   const CanonicalTree tree(5);
   std::vector<float> slot{1, 2, 3, 4}, out(4);
   const PartialSums sums{&tree, {slot.data()}, 4};
-  comm_->reduce_scatter(sums, out.data(), *stream_).wait();
+  comm_->reduce_scatter(sums, {out.data()}, *stream_).wait();
   EXPECT_EQ(out, slot);
   comm_->all_reduce(sums, *stream_).wait();
   EXPECT_EQ(slot, out);
@@ -77,17 +77,6 @@ TEST_F(OneRank, ExchangeMemoryIsZeroedAndBooked) {
 
 TEST_F(OneRank, HasNoMpiHandle) { EXPECT_THROW(native_handle(*comm_), InternalError); }
 
-TEST_F(OneRank, CanonicalSumIsTheSerialOne) {
-  CanonicalSum<double> sum(5);
-  for (Index leaf = 0; leaf < 5; ++leaf) sum.push_leaf(leaf, 0.1 * static_cast<double>(leaf));
-  EXPECT_EQ(canonical_sum(*comm_, CanonicalTree(5), sum.nodes(), sum.values()), sum.total());
-}
-
-TEST_F(OneRank, CanonicalSumOfMissingLeavesIsADefect) {
-  EXPECT_THROW(canonical_sum(*comm_, CanonicalTree(3), {{0, 0}}, {1.0}), InternalError);
-  EXPECT_THROW(canonical_sum(*comm_, CanonicalTree(3), {}, {}), InternalError);
-}
-
 TEST_F(OneRank, FailureInAllOrNoneIsRethrown) {
   EXPECT_THROW(all_or_none(*comm_, "reading", [] { throw DataError("broken"); }), DataError);
   EXPECT_NO_THROW(all_or_none(*comm_, "reading", [] {}));
@@ -104,7 +93,6 @@ TEST(ImaginedGroup, KeepsSizeAndRankButMovesNothing) {
   comm->all_gather({nowhere, 64}, {nowhere, 512}, *stream).wait();
   comm->all_reduce({&tree, {reinterpret_cast<float*>(nowhere)}, 64}, *stream).wait();
   EXPECT_EQ(comm->calls(), 2u);
-  EXPECT_EQ(canonical_sum(*comm, CanonicalTree(8), {{0, 2}}, {2.5}), 2.5);
 }
 
 TEST(ImaginedGroup, OfOneRankFollowsNoAddressEither) {

@@ -9,8 +9,10 @@
 namespace cartan::comm {
 namespace {
 
+ReductionShape whole(Index leaves, int size) { return {leaves, {0, leaves}, 1, 0, size}; }
+
 TEST(ReductionPlan, TwoRanksWithOneLeafEachAddOnce) {
-  const ReductionPlan plan = plan_reduction(CanonicalTree(2), 2);
+  const ReductionPlan plan = plan_reduction(whole(2, 2));
   ASSERT_EQ(plan.values.size(), 2u);
   EXPECT_EQ(plan.values[0].merges, 0);
   EXPECT_EQ(plan.values[1].merges, 1);
@@ -18,7 +20,7 @@ TEST(ReductionPlan, TwoRanksWithOneLeafEachAddOnce) {
 }
 
 TEST(ReductionPlan, RanksWithoutLeavesContributeNothing) {
-  const ReductionPlan plan = plan_reduction(CanonicalTree(1), 3);
+  const ReductionPlan plan = plan_reduction(whole(1, 3));
   EXPECT_EQ(plan.slots_of_rank, (std::vector<int>{0, 0, 1}));
   EXPECT_EQ(slots_for(CanonicalTree(1), 3), 1);
 }
@@ -35,7 +37,7 @@ TEST(Folder, GivesTheBitsOfTheSerialSumForAnyNumberOfRanks) {
     for (const Index count : {1, 1023, 2049}) {
       const std::vector<float> expected = serial_sum(leaves, count);
       for (int size = 1; size <= 6; ++size) {
-        const ReductionPlan plan = plan_reduction(CanonicalTree(leaves), size);
+        const ReductionPlan plan = plan_reduction(whole(leaves, size));
         std::vector<CanonicalSum<Values>> stacks;
         for (int rank = 0; rank < size; ++rank) stacks.push_back(stack_of(leaves, rank, size, count));
         std::vector<const float*> operands;
@@ -44,8 +46,9 @@ TEST(Folder, GivesTheBitsOfTheSerialSumForAnyNumberOfRanks) {
           operands.push_back(stack.values()[static_cast<std::size_t>(value.slot)].of.data());
         }
         std::vector<float> out(expected.size()), copy(expected.size());
-        float* const outs[] = {out.data(), copy.data()};
-        Folder(plan).fold(operands, outs, count);
+        float* const stack[] = {out.data()};
+        float* const further[] = {copy.data()};
+        Folder(plan).fold(operands, stack, further, count);
         EXPECT_EQ(out, expected) << leaves << " leaves on " << size << " ranks, " << count << " elements";
         EXPECT_EQ(copy, expected);
       }
@@ -55,7 +58,7 @@ TEST(Folder, GivesTheBitsOfTheSerialSumForAnyNumberOfRanks) {
 
 TEST(Folder, MayOverwriteAnyOfItsValues) {
   const Index leaves = 7, count = 5000;
-  const ReductionPlan plan = plan_reduction(CanonicalTree(leaves), 3);
+  const ReductionPlan plan = plan_reduction(whole(leaves, 3));
   for (std::size_t target = 0; target < plan.values.size(); ++target) {
     std::vector<std::vector<float>> values;
     for (const PlannedValue& value : plan.values) {
@@ -64,10 +67,68 @@ TEST(Folder, MayOverwriteAnyOfItsValues) {
     }
     std::vector<const float*> operands;
     for (const auto& value : values) operands.push_back(value.data());
-    float* const outs[] = {values[target].data()};
-    Folder(plan).fold(operands, outs, count);
+    float* const stack[] = {values[target].data()};
+    Folder(plan).fold(operands, stack, {}, count);
     EXPECT_EQ(values[target], serial_sum(leaves, count)) << "over value " << target;
   }
+}
+
+TEST(Folder, GoesOnWithTheStackOfEarlierLeaves) {
+  // Leaves arrive in batches, each shared among three ranks, as where gradients are reduced after each
+  // micro-batch.
+  const Index count = 3000;
+  for (const Index batches : {1, 3, 4, 7}) {
+    const Index leaves = 6 * batches;
+    const CanonicalTree tree(leaves);
+    std::vector<std::vector<float>> memory(12, std::vector<float>(static_cast<std::size_t>(count)));
+    std::vector<float*> stack;
+    for (auto& entry : memory) stack.push_back(entry.data());
+    for (Index batch = 0; batch < batches; ++batch) {
+      const LeafRange range{6 * batch, 6 * batch + 6};
+      const ReductionPlan plan = plan_reduction({leaves, range, 1, 0, 3});
+      std::vector<std::vector<float>> values;
+      for (const PlannedValue& value : plan.values) {
+        const LeafRange own = leaf_range(6, value.rank, 3);
+        CanonicalSum<Values> sum(leaves);
+        for (Index leaf = own.begin; leaf < own.end; ++leaf)
+          sum.push_leaf(range.begin + leaf, leaf_values(range.begin + leaf, count));
+        values.push_back(sum.values()[static_cast<std::size_t>(value.slot)].of);
+      }
+      std::vector<const float*> operands;
+      for (const auto& value : values) operands.push_back(value.data());
+      EXPECT_EQ(plan.depth_after, std::ssize(tree.stack_of_range(0, range.end)));
+      Folder(plan).fold(operands, stack, {}, count);
+    }
+    EXPECT_EQ(memory[0], serial_sum(leaves, count)) << batches << " batches";
+  }
+}
+
+TEST(ReductionPlan, PartsOfALeafAreSummedBeforeTheTree) {
+  const ReductionPlan plan = plan_reduction({2, {0, 2}, 3, 0, 6});
+  std::vector<int> ranks, merges;
+  for (const PlannedValue& value : plan.values) {
+    ranks.push_back(value.rank);
+    merges.push_back(value.merges);
+  }
+  EXPECT_EQ(ranks, (std::vector<int>{0, 1, 2, 3, 4, 5}));
+  EXPECT_EQ(merges, (std::vector<int>{0, 1, 1, 0, 1, 2}));
+}
+
+TEST(ChunkRange, OfReplicasMakeUpTheChunkOfTheirShard) {
+  for (const Index count : {0, 1, 5000, 123457})
+    for (const int shard : {1, 2, 3, 4}) {
+      const int replicas = 3, size = shard * replicas;
+      for (int place = 0; place < shard; ++place) {
+        const LeafRange whole = chunk_range(count, place, shard);
+        Index next = whole.begin;
+        for (int replica = 0; replica < replicas; ++replica) {
+          const LeafRange part = chunk_range(count, replica * shard + place, size, shard);
+          EXPECT_EQ(part.begin, next);
+          next = part.end;
+        }
+        EXPECT_EQ(next, whole.end);
+      }
+    }
 }
 
 TEST(ChunkRange, CoversEveryElementOnceInWholeBlocks) {

@@ -1,5 +1,5 @@
 // Session and mesh under mpirun: who is where, how groups are named and ordered.
-#include "cartan/comm/session.hpp"
+#include "cartan/comm/mesh_groups.hpp"
 
 #include <gtest/gtest.h>
 #include <mpi.h>
@@ -106,7 +106,7 @@ TEST_F(MeshOfRanks, MpiKnowsTheNameAndReturnsErrors) {
 
 TEST_F(MeshOfRanks, ADuplicateWorksBesideTheWorld) {
   Mesh mesh(session_, {});
-  const auto copy = mesh.duplicate_world("saves");
+  const auto copy = mesh.duplicate(mesh.world(), "saves");
   EXPECT_EQ(copy->name(), "saves");
   EXPECT_EQ(copy->rank(), session_.rank());
   EXPECT_EQ(copy->max(session_.rank()), session_.world_size() - 1);

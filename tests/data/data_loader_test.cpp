@@ -28,8 +28,7 @@ class DataLoader : public testing::Test {
     return {.first_step = first_step,
             .end_step = kSteps,
             .global_batch = kGlobalBatch,
-            .leaves = leaves,
-            .micro_batch = micro};
+            .share = {leaves.begin, leaves.end - leaves.begin, micro}};
   }
 
   /// The rows [step][leaf] of all arrays, as delivered; checks steps, leaves and sizes on the way.
@@ -38,11 +37,13 @@ class DataLoader : public testing::Test {
     BatchLoader loader(sampler, o);
     MicroBatch micro;
     for (Index step = o.first_step; step < o.end_step; ++step) {
-      for (Index leaf = o.leaves.begin; leaf < o.leaves.end; leaf += o.micro_batch) {
+      for (Index m = 0; m < o.share.micro_batches(); ++m) {
+        const LeafRange leaves = o.share.of(m);
+        const Index leaf = leaves.begin;
         ASSERT_TRUE(loader.next(micro));
         EXPECT_EQ(micro.step, step);
         EXPECT_EQ(micro.first_leaf, leaf);
-        ASSERT_EQ(micro.batch.sequences, std::min(o.micro_batch, o.leaves.end - leaf));
+        ASSERT_EQ(micro.batch.sequences, leaves.end - leaf);
         for (Index row = 0; row < micro.batch.sequences; ++row)
           rows[static_cast<std::size_t>(step)][static_cast<std::size_t>(leaf + row)] =
               row_of(micro.batch, row);
@@ -139,7 +140,7 @@ TEST_F(DataLoader, RethrowsAfterTheBatchesBeforeTheFault) {
   auto bad = std::make_shared<const Sampler>(
       std::vector<Corpus>{{dataset, {0, dataset->tokens()}, 0}},
       SamplerOptions{.seq = 3, .seed = 0, .shuffle = false, .vocab_size = 100});
-  BatchLoader loader(bad, {.first_step = 0, .end_step = 4, .leaves = {0, 1}});
+  BatchLoader loader(bad, {.first_step = 0, .end_step = 4, .share = {0, 1}});
   MicroBatch micro;
   EXPECT_TRUE(loader.next(micro));
   EXPECT_TRUE(loader.next(micro));

@@ -48,7 +48,7 @@ TEST(Buffer, ReleasesAndUnbooksOnce) {
 TEST(MemoryKind, HasDistinctNames) {
   EXPECT_EQ(name_of(MemoryKind::parameters), "parameters");
   EXPECT_EQ(name_of(MemoryKind::io), "io");
-  EXPECT_NE(name_of(MemoryKind::optimizer), name_of(MemoryKind::gradients));
+  EXPECT_NE(name_of(MemoryKind::moments), name_of(MemoryKind::gradients));
 }
 
 TEST(View, BlocksPointIntoTheirParent) {
@@ -95,7 +95,7 @@ TEST(CpuDevice, AllocatesNothingForZeroBytes) {
 TEST(CpuDevice, NamesWhatItCannotAllocate) {
   const auto device = make_device(DeviceKind::cpu, {.threads = 1});
   try {
-    device->allocate(SIZE_MAX - 5, MemoryKind::optimizer, "exp_avg of unit 3");
+    device->allocate(SIZE_MAX - 5, MemoryKind::moments, "exp_avg of unit 3");
     FAIL() << "an impossible allocation succeeded";
   } catch (const EnvironmentError& error) {
     EXPECT_NE(std::string(error.what()).find("exp_avg of unit 3"), std::string::npos) << error.what();

@@ -106,7 +106,7 @@ class BadOptions(harness.Case):
     def test_axes_of_later_versions(self):
         for axis in ("pp", "cp", "tp"):
             self.refuse_train({f"mesh.{axis}": 2}, f"mesh.{axis} = 2", f"--{axis} 1", ranks=2)
-        self.refuse_train({"zero.stage": 3}, "zero.stage = 3")
+        self.refuse_train({"zero.shard": 3}, "zero.shard = 3", "1, 2, 4", ranks=4)
         self.refuse_train({"run.device": "cuda"}, "run.device = cuda", "cpu")
 
     def test_keys_of_later_versions(self):

@@ -31,6 +31,12 @@ class Determinism(harness.Case):
         variants = {f"bucket{b}": (2, {"zero.bucket-mb": b}) for b in (0.001, 0.03, 0.1, 64)}
         self.compare({"zero.bucket-mb": 16}, variants)
 
+    def test_any_zero_stage_gives_the_same_bits(self):
+        variants = {f"stage{z}-ranks{n}": (n, {"zero.stage": z}) for z in (1, 2, 3) for n in (2, 3)}
+        variants["stage3-shards-of-2"] = (4, {"zero.stage": 3, "zero.shard": 2, "batch.micro": 1})
+        variants["stage2-messages"] = (3, {"zero.stage": 2, "batch.micro": 2}, {"CARTAN_COMM": "messages"})
+        self.compare({}, variants)
+
     def test_any_number_of_threads_gives_the_same_bits(self):
         variants = {f"threads{t}": (0, {"run.threads": t}) for t in (2, 3)}
         variants["threads3-ranks2"] = (2, {"run.threads": 3})

@@ -12,6 +12,12 @@ class Resume(harness.Case):
         self.assertIn("resumed at step 5 from parts/checkpoints/step-5.h5", result.err)
         self.assert_same_run("whole", "parts")
 
+    def test_other_zero_stages_go_on_with_the_same_bits(self):
+        self.train("whole", {"run.steps": 6})
+        for ranks, steps, zero in ((2, 2, {"zero.stage": 3}), (3, 3, {"zero.stage": 1}), (4, 5, {"zero.stage": 2}), (0, 6, {})):
+            self.train("parts", {"run.steps": steps, "batch.micro": 1, **zero}, ranks=ranks)
+        self.assert_same_run("whole", "parts")
+
     def test_bf16_goes_on_with_the_same_bits(self):
         bf16 = {"precision.compute": "bf16"}
         self.train("whole", {"run.steps": 5, **bf16})

@@ -17,7 +17,7 @@ struct Loaded {
       : config(testing::read_hf_config(folder)),
         device(device::make_device(device::DeviceKind::cpu, {2})),
         plane(comm::make_local_communicator("test")),
-        layout(config, {0, config.layers + 2}),
+        layout(config),
         state(layout, {DType::f32, 0}, *device, *plane) {
     testing::fill_parameters(state, testing::read_hf_tensors(folder));
   }

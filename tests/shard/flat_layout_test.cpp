@@ -1,5 +1,6 @@
 #include "cartan/shard/flat_layout.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "cartan/core/narrow.hpp"
@@ -24,48 +25,87 @@ model::ModelConfig odd_model(bool tied) {
 TEST(FlatLayout, UnitsStartAtBlocksAndDoNotOverlap) {
   for (const bool tied : {false, true}) {
     const model::ModelConfig config = odd_model(tied);
-    const FlatLayout layout(config, {0, 5});
+    const FlatLayout layout(config);
     ASSERT_EQ(layout.units().size(), 5u);
-    Index parameters = 0, gradients = 0, blocks = 0, elements = 0;
+    Index parameters = 0, gradients = 0, elements = 0;
     for (const FlatUnit& unit : layout.units()) {
       EXPECT_EQ(unit.parameter_begin % device::kSumBlock, 0);
-      EXPECT_EQ(unit.gradient_begin % device::kSumBlock, 0);
+      EXPECT_EQ(unit.gradient.begin % device::kSumBlock, 0);
       EXPECT_GE(unit.parameter_begin, parameters);
-      EXPECT_GE(unit.gradient_begin, gradients);
-      EXPECT_EQ(unit.first_block, blocks);
+      EXPECT_GE(unit.gradient.begin, gradients);
+      EXPECT_EQ(unit.gradient.elements, unit.spec->elements);
       parameters = unit.parameter_begin + unit.spec->elements;
-      gradients = unit.gradient_begin + unit.spec->elements;
-      blocks += unit.blocks;
+      gradients = unit.gradient.begin + unit.spec->elements;
       elements += unit.spec->elements;
     }
     EXPECT_LE(parameters, layout.parameter_elements());
     EXPECT_LE(gradients, layout.gradient_elements());
-    EXPECT_EQ(blocks, layout.model_blocks());
     EXPECT_EQ(elements, model::parameter_count(config));
   }
 }
 
-TEST(FlatLayout, TransientGradientsOfBlocksShareOnePlace) {
+TEST(FlatLayout, OwnersOfEveryStageCoverEachElement) {
+  const model::ModelConfig config = odd_model(true);
+  for (const int stage : {0, 1, 2, 3})
+    for (const auto& [size, width] : {std::pair{1, 1}, {3, 3}, {6, 2}, {6, 3}, {64, 8}}) {
+      std::vector<std::vector<int>> owned(5), alone(5);
+      for (int rank = 0; rank < size; ++rank) {
+        const FlatLayout layout(config, units_of_stages(config, {{0, 5}}),
+                                stage >= 2 ? GradientLife::transient : GradientLife::step,
+                                {stage, rank, size, width});
+        Index next = 0;
+        for (std::size_t u = 0; u < 5; ++u) {
+          const GradientPart& part = layout.units()[u].gradient;
+          owned[u].resize(narrow<std::size_t>(part.elements));
+          alone[u].resize(owned[u].size());
+          for (Index i = part.owned.begin; i < part.owned.end; ++i) ++owned[u][narrow<std::size_t>(i)];
+          for (Index i = part.alone.begin; i < part.alone.end; ++i) ++alone[u][narrow<std::size_t>(i)];
+          EXPECT_GE(part.alone.begin, part.owned.begin);
+          EXPECT_LE(part.alone.end, part.owned.end);
+          EXPECT_EQ(part.owned_begin, next);
+          next += round_up(part.owned.end - part.owned.begin, device::kSumBlock);
+        }
+        EXPECT_EQ(layout.owned_elements(), next);
+      }
+      for (std::size_t u = 0; u < 5; ++u) {
+        EXPECT_THAT(alone[u], ::testing::Each(1)) << "stage " << stage << ", " << size << " ranks";
+        EXPECT_THAT(owned[u], ::testing::Each(stage == 0 ? size : size / width));
+      }
+    }
+}
+
+TEST(FlatLayout, FusedGradientsOfBlocksShareOnePlace) {
   for (const bool tied : {false, true}) {
-    const FlatLayout layout(odd_model(tied), {0, 5}, GradientLife::transient);
+    const FlatLayout layout(odd_model(tied), GradientLife::fused);
     const auto& units = layout.units();
-    for (const std::size_t block : {2u, 3u}) EXPECT_EQ(units[block].gradient_begin, units[1].gradient_begin);
-    EXPECT_EQ(units[1].gradient_begin, units[0].gradient_end);
-    EXPECT_EQ(units[4].gradient_begin, units[1].gradient_end);
-    EXPECT_EQ(layout.gradient_elements(), units[4].gradient_end);
-    EXPECT_EQ(layout.tied_gradient_begin(),
-              tied ? std::optional<Index>(units[0].gradient_begin) : std::nullopt);
-    EXPECT_EQ(layout.parameter_elements(), FlatLayout(odd_model(tied), {0, 5}).parameter_elements());
+    for (const std::size_t block : {2u, 3u}) EXPECT_EQ(units[block].gradient.begin, units[1].gradient.begin);
+    EXPECT_EQ(layout.tied_gradient().has_value(), tied);
+    if (tied) {
+      EXPECT_EQ(layout.tied_gradient()->begin, units[0].gradient.begin);
+    }
+    EXPECT_LT(layout.gradient_elements(), FlatLayout(odd_model(tied)).gradient_elements());
+    EXPECT_EQ(layout.parameter_elements(), FlatLayout(odd_model(tied)).parameter_elements());
   }
 }
 
-TEST(FlatLayout, StagesShareTheModelsBlocks) {
+TEST(FlatLayout, TransientGradientsOfBlocksTakeTurnsInTwoPlaces) {
   const model::ModelConfig config = odd_model(true);
-  const FlatLayout whole(config, {0, 5}), first(config, {0, 2}), second(config, {2, 5});
-  EXPECT_EQ(first.model_blocks(), whole.model_blocks());
-  EXPECT_EQ(second.units().front().first_block, whole.units()[2].first_block);
-  EXPECT_EQ(first.units().size() + second.units().size(), whole.units().size());
-  EXPECT_EQ(second.units().front().parameter_begin, 0);
+  const FlatLayout layout(config, units_of_stages(config, {{0, 5}}), GradientLife::transient, {2, 0, 2, 2});
+  const auto& units = layout.units();
+  EXPECT_NE(units[1].gradient.begin, units[2].gradient.begin);
+  EXPECT_EQ(units[1].gradient.begin, units[3].gradient.begin);
+}
+
+TEST(FlatLayout, TheHeadsStageOfATiedModelHasACopyOfTheEmbedding) {
+  const model::ModelConfig config = odd_model(true);
+  const StageUnits first = units_of_stages(config, {{0, 2}}), last = units_of_stages(config, {{2, 5}});
+  EXPECT_EQ(first.numbers, (std::vector<Index>{0, 1}));
+  EXPECT_EQ(last.numbers, (std::vector<Index>{0, 2, 3, 4}));
+  const FlatLayout one(config, first, GradientLife::step, {}), two(config, last, GradientLife::step, {});
+  EXPECT_FALSE(one.units()[0].is_copy);
+  EXPECT_TRUE(two.units()[0].is_copy);
+  EXPECT_FALSE(one.tied_gradient() || two.tied_gradient());
+  EXPECT_EQ(one.units()[0].spec->elements, two.units()[0].spec->elements);
 }
 
 TEST(Units, HoldGroupsOfMatricesWithoutGaps) {

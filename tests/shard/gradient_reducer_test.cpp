@@ -21,18 +21,18 @@ TEST(GradientReducer, SumsEveryElementOnceWhateverTheBucket) {
   const int ranks = session.world_size();
   comm::Mesh mesh(session, comm::MeshShape{1, ranks, 1, 1});
   const auto device = device::make_device(device::DeviceKind::cpu, {1});
-  const FlatLayout layout(config, {0, 4});
-  const CanonicalTree tree(ranks);  // one sequence a rank
+  const FlatLayout layout(config);
   const Index elements = layout.gradient_elements();
   for (const Index bucket : {Index{1}, Index{3000}, elements, 10 * elements}) {
-    FlatState state(layout, {DType::f32, 1}, *device, mesh.data_plane());
     const auto stream = device->make_stream("reduction");
-    GradientReducer reducer(state, mesh.data_plane(), tree, bucket, *stream);
+    FlatState state(layout, {DType::f32, 1}, *device, {&mesh.data_plane(), &mesh.data_plane(), stream.get()});
+    GradientReducer reducer(state, mesh.data_plane(), nullptr, {ranks, 1, bucket},
+                            *stream);  // one sequence a rank
     for (int round = 0; round < 2; ++round) {
       // Small whole numbers, so that every order gives the same bits.
       for (Index i = 0; i < elements; ++i)
         state.slots()[0][i] = static_cast<float>((i + round) % 17 + session.rank());
-      for (std::size_t unit = layout.units().size(); unit-- > 0;) reducer.unit_ready(unit);
+      for (std::size_t unit = layout.units().size(); unit-- > 0;) reducer.unit_ready(unit, {0, ranks}, true);
       reducer.finish();
       int wrong = 0;
       for (Index i = 0; i < elements; ++i) {

@@ -232,7 +232,7 @@ class AsyncCheckpoint : public ParallelCheckpoint {
  protected:
   AsyncCheckpoint()
       : device_(device::make_device(device::DeviceKind::cpu, {.threads = 1})),
-        writer_(std::in_place, mesh().duplicate_world("saves"), *device_, WriteOptions{}) {}
+        writer_(std::in_place, mesh().duplicate(world(), "saves"), *device_, WriteOptions{}) {}
 
   void save(const std::string& name, std::uint32_t seed) {
     auto data = all_bytes(tensors_, seed);

@@ -1,7 +1,7 @@
 // The session of a test program whose main has started MPI (mpi_main.cpp).
 #pragma once
 
-#include "cartan/comm/session.hpp"
+#include "cartan/comm/mesh_groups.hpp"
 
 namespace cartan::testing {
 

@@ -68,26 +68,26 @@ struct Outcome {
   friend bool operator==(const Outcome&, const Outcome&) = default;
 };
 
-Outcome run(Config config, Index micro, double bucket_mb, int threads, comm::Communicator& plane,
-            bool overlap) {
+Outcome run(Config config, Index micro, double bucket_mb, int threads, comm::Mesh& mesh, bool overlap) {
   config.batch.micro = micro;
   config.zero.bucket_mb = bucket_mb;
-  config.mesh.dp = plane.size();
+  config.mesh = mesh.shape();
   const auto device = device::make_device(device::DeviceKind::cpu, {threads});
-  Engine engine(config, *device, plane, overlap);
+  Engine engine(config, *device, mesh, overlap);
   engine.state().initialise(config.model, 7);
   Outcome outcome;
   for (int step = 0; step < kSteps; ++step) {
-    Index next = engine.leaves().begin;
+    Index next = 0;
     data::MicroBatch batch;
     const StepResult result = engine.train_step(step + 1, 1e-2, [&]() -> const data::MicroBatch& {
-      batch = make_batch(step, next, std::min(micro, engine.leaves().end - next));
-      next += batch.batch.sequences;
+      const LeafRange leaves = engine.share().of(next++);
+      batch = make_batch(step, leaves.begin, leaves.end - leaves.begin);
       return batch;
     });
     outcome.numbers.insert(outcome.numbers.end(), {result.loss, result.grad_norm});
   }
-  outcome.parameters = testing::master_values(engine.state());
+  outcome.parameters = testing::gather_tensors(
+      config.model, testing::master_values(engine.state(), &mesh.world()), mesh.world());
   return outcome;
 }
 
@@ -98,17 +98,17 @@ TEST_P(EngineBits, DoNotDependOnRanksMicroBatchesBucketsOrThreads) {
   config.precision.compute = std::get<1>(GetParam());
   comm::Session& session = testing::session();
   comm::Mesh mesh(session, comm::MeshShape{1, session.world_size(), 1, 1});
-  const auto alone = comm::make_local_communicator("alone");
-  const Outcome one = run(config, 1, 1.0, 1, *alone, false);
+  comm::Mesh alone = comm::Mesh::alone();
+  const Outcome one = run(config, 1, 1.0, 1, alone, false);
   for (const double number : one.numbers) EXPECT_TRUE(std::isfinite(number));
   EXPECT_NE(one.numbers[0], one.numbers[2]) << "the parameters do not move";
 
-  EXPECT_TRUE(run(config, 12, 1.0, 2, *alone, false) == one) << "whole batch at once, two threads";
-  EXPECT_TRUE(run(config, 5, 1.0, 3, *alone, false) == one) << "micro-batches of 5, 5 and 2, three threads";
+  EXPECT_TRUE(run(config, 12, 1.0, 2, alone, false) == one) << "whole batch at once, two threads";
+  EXPECT_TRUE(run(config, 5, 1.0, 3, alone, false) == one) << "micro-batches of 5, 5 and 2, three threads";
   for (const Index micro : {1, 2, 3, 4}) {
     for (const double bucket_mb : {0.001, 0.02, 50.0}) {
-      const Outcome parallel = run(config, micro, bucket_mb, 1 + static_cast<int>(micro % 2),
-                                   mesh.data_plane(), session.thread_multiple() && micro != 3);
+      const Outcome parallel = run(config, micro, bucket_mb, 1 + static_cast<int>(micro % 2), mesh,
+                                   session.thread_multiple() && micro != 3);
       EXPECT_EQ(parallel.numbers, one.numbers)
           << "micro-batch " << micro << ", buckets of " << bucket_mb << " MiB";
       EXPECT_TRUE(parallel.parameters == one.parameters)
@@ -116,19 +116,43 @@ TEST_P(EngineBits, DoNotDependOnRanksMicroBatchesBucketsOrThreads) {
     }
   }
 }
+TEST_P(EngineBits, DoNotDependOnZeroStageOrShards) {
+  Config config = odd_config(std::get<0>(GetParam()));
+  config.precision.compute = std::get<1>(GetParam());
+  comm::Session& session = testing::session();
+  comm::Mesh mesh(session, comm::MeshShape{1, session.world_size(), 1, 1});
+  comm::Mesh alone = comm::Mesh::alone();
+  const Outcome one = run(config, 1, 1.0, 1, alone, false);
+  for (const int stage : {1, 2, 3})
+    for (const int shard : {0, 2}) {
+      if (shard != 0 && session.world_size() % shard != 0) continue;
+      for (const Index micro : {1, 2, 3}) {
+        if (kGlobal % (micro * session.world_size()) != 0) continue;
+        config.zero.stage = stage;
+        config.zero.shard = shard;
+        config.zero.prefetch = static_cast<int>(micro);
+        const Outcome parallel = run(config, micro, 1.0, 1, mesh, session.thread_multiple() && micro != 2);
+        EXPECT_EQ(parallel.numbers, one.numbers)
+            << "stage " << stage << ", shards of " << shard << ", micro " << micro;
+        EXPECT_TRUE(parallel.parameters == one.parameters)
+            << "stage " << stage << ", shards of " << shard << ", micro " << micro;
+      }
+    }
+}
+
 TEST_P(EngineBits, DoNotDependOnFusedUpdatesOrRecomputation) {
   Config config = odd_config(std::get<0>(GetParam()));
   config.precision.compute = std::get<1>(GetParam());
   config.optim.clip = 0;
-  const auto alone = comm::make_local_communicator("alone");
+  comm::Mesh alone = comm::Mesh::alone();
   config.optim.fused = "never";
-  const Outcome one = run(config, kGlobal, 1.0, 1, *alone, false);
+  const Outcome one = run(config, kGlobal, 1.0, 1, alone, false);
   config.optim.fused = "auto";
-  EXPECT_TRUE(run(config, kGlobal, 1.0, 2, *alone, false) == one) << "units updated during the backward pass";
+  EXPECT_TRUE(run(config, kGlobal, 1.0, 2, alone, false) == one) << "units updated during the backward pass";
   config.recompute = {"mlp", 2};
-  EXPECT_TRUE(run(config, kGlobal, 1.0, 1, *alone, false) == one) << "and two layers recomputed";
+  EXPECT_TRUE(run(config, kGlobal, 1.0, 1, alone, false) == one) << "and two layers recomputed";
   config.recompute = {"mlp", 0};
-  EXPECT_TRUE(run(config, 5, 1.0, 1, *alone, false) == one) << "all layers recomputed, with accumulation";
+  EXPECT_TRUE(run(config, 5, 1.0, 1, alone, false) == one) << "all layers recomputed, with accumulation";
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineBits,
@@ -152,21 +176,25 @@ TEST(Engine, FusedUpdatesAndRecomputationSaveMemory) {
   EXPECT_LT(of(device::MemoryKind::activations), kept);
   config.precision.compute = "bf16";
   const std::size_t copied = of(device::MemoryKind::parameters);
+  EXPECT_GT(copied, 0u);
   config.optim.fused = "auto";
-  EXPECT_LT(of(device::MemoryKind::parameters), copied) << "no copy of all parameters";
+  EXPECT_EQ(of(device::MemoryKind::parameters), 0u) << "no copy of all parameters";
+  EXPECT_LT(of(device::MemoryKind::gathered), copied);
 }
 
 TEST(Engine, PredictsTheBytesItAllocates) {
   for (const bool tied : {false, true}) {
     for (const Index micro : {1, 3}) {
       Config config = odd_config(tied);
+      if (tied && kGlobal % (micro * testing::session().world_size()) == 0)
+        config.zero.stage = static_cast<int>(micro);
       config.batch.micro = micro;
       config.run.threads = 2;
       comm::Session& session = testing::session();
       comm::Mesh mesh(session, comm::MeshShape{1, session.world_size(), 1, 1});
-      config.mesh.dp = session.world_size();
+      config.mesh = mesh.shape();
       const auto device = device::make_device(device::DeviceKind::cpu, {2});
-      const Engine engine(config, *device, mesh.data_plane(), false);
+      const Engine engine(config, *device, mesh, false);
       EXPECT_EQ(predict_memory(config, session.rank()).bytes, device->ledger().peak().bytes)
           << "tied " << tied << ", micro-batch " << micro;
     }
@@ -176,9 +204,9 @@ TEST(Engine, PredictsTheBytesItAllocates) {
     config.precision.compute = "bf16";
     config.run.threads = 1;
     config.mesh.dp = 1;
-    const auto alone = comm::make_local_communicator("alone");
+    comm::Mesh alone = comm::Mesh::alone();
     const auto device = device::make_device(device::DeviceKind::cpu, {1});
-    const Engine engine(config, *device, *alone, false);
+    const Engine engine(config, *device, alone, false);
     EXPECT_EQ(predict_memory(config, 0).bytes, device->ledger().peak().bytes) << "tied " << tied;
   }
 }
@@ -192,15 +220,14 @@ TEST_P(EngineDiagnosis, NamesStepAndFirstTensorOfANonFiniteLoss) {
   Config config = odd_config(false);
   config.batch.micro = GetParam() ? kGlobal : 4;
   config.optim.clip = 0;
-  const auto alone = comm::make_local_communicator("alone");
+  comm::Mesh alone = comm::Mesh::alone();
   config.mesh.dp = 1;
   const auto device = device::make_device(device::DeviceKind::cpu, {1});
-  Engine engine(config, *device, *alone, false);
+  Engine engine(config, *device, alone, false);
   engine.state().initialise(config.model, 7);
-  const shard::FlatUnit& unit = engine.layout().units()[2];
-  const model::ParameterSpec& parameter = unit.spec->parameter("model.layers.1.mlp.up_proj.weight");
-  auto* values = static_cast<float*>(engine.state().master(unit.parameter_begin + parameter.offset, 1).data);
-  values[3] = std::nanf("");
+  const model::ParameterSpec& parameter =
+      engine.layout().units()[2].spec->parameter("model.layers.1.mlp.up_proj.weight");
+  static_cast<float*>(engine.state().master(2, parameter.offset, 4).data)[3] = std::nanf("");
   Index next = 0;
   data::MicroBatch batch;
   try {
@@ -226,9 +253,9 @@ TEST_P(EngineDiagnosis, NamesTheFirstTensorOfANonFiniteGradient) {
   config.mesh.dp = 1;
   config.optim.clip = 0;
   config.optim.fused = GetParam() ? "auto" : "never";
-  const auto alone = comm::make_local_communicator("alone");
+  comm::Mesh alone = comm::Mesh::alone();
   const auto device = device::make_device(device::DeviceKind::cpu, {1});
-  Engine engine(config, *device, *alone, false);
+  Engine engine(config, *device, alone, false);
   engine.state().initialise(config.model, 7);
   auto values = testing::master_values(engine.state());
   for (float& v : values["model.layers.1.self_attn.v_proj.bias"]) v = 1.5e37f;
@@ -255,9 +282,9 @@ TEST(Engine, DirectionalDerivativesMatchFourthOrderDifferences) {
     config.optim.clip = 0;
     config.optim.fused = "never";  // the gradients are looked at afterwards
     config.optim.weight_decay = 0;
-    const auto alone = comm::make_local_communicator("alone");
+    comm::Mesh alone = comm::Mesh::alone();
     const auto device = device::make_device(device::DeviceKind::cpu, {1});
-    Engine engine(config, *device, *alone, false);
+    Engine engine(config, *device, alone, false);
     engine.state().initialise(config.model, 7);
     data::MicroBatch batch = make_batch(0, 0, kGlobal);
     const NextBatch next = [&]() -> const data::MicroBatch& { return batch; };

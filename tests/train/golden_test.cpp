@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "cartan/comm/session.hpp"
+#include "cartan/comm/mesh_groups.hpp"
 #include "cartan/core/json.hpp"
 #include "cartan/core/narrow.hpp"
 #include "cartan/optim/schedule.hpp"
@@ -64,12 +64,12 @@ class Golden : public ::testing::TestWithParam<std::string> {
 
   /// One step on sequences [2, 33] or more in micro-batches of one or two sequences.
   train::StepResult step(train::Engine& engine, const std::vector<std::int32_t>& ids,
-                         const std::vector<std::int32_t>& labels, Index micro, Index update, double lr) {
-    Index next = engine.leaves().begin;
+                         const std::vector<std::int32_t>& labels, Index update, double lr) {
+    Index next = 0;
     data::MicroBatch batch;
     return engine.train_step(update, lr, [&]() -> const data::MicroBatch& {
-      batch = make_batch(ids, labels, 33, next, std::min(micro, engine.leaves().end - next));
-      next += batch.batch.sequences;
+      const LeafRange leaves = engine.share().of(next++);
+      batch = make_batch(ids, labels, 33, leaves.begin, leaves.end - leaves.begin);
       return batch;
     });
   }
@@ -82,7 +82,7 @@ TEST_P(Golden, LogitsHiddenStatesAndLossMatch) {
   const auto folder = *find_golden("models/" + GetParam());
   const auto io = *find_golden("expected/" + GetParam() + "/io.safetensors");
   const model::ModelConfig model = testing::read_hf_config(folder);
-  const shard::FlatLayout layout(model, {0, model.layers + 2});
+  const shard::FlatLayout layout(model);
   shard::FlatState state(layout, {DType::f32, 0}, *device_, mesh_.data_plane());
   testing::fill_parameters(state, testing::read_hf_tensors(folder));
   const std::vector<std::int32_t> ids = read_ids(io, "input_ids");
@@ -122,10 +122,10 @@ TEST_P(Golden, EveryGradientMatches) {
       read_ids(*find_golden("expected/" + GetParam() + "/io.safetensors"), "input_ids");
   for (const Index micro : {1, 2}) {
     const train::Config config = config_for(testing::read_hf_config(folder), 2, micro);
-    train::Engine engine(config, *device_, mesh_.data_plane(), mesh_.data_plane().size() > 1);
+    train::Engine engine(config, *device_, mesh_, mesh_.world().size() > 1);
     engine.state().initialise(config.model, 1);
     testing::fill_parameters(engine.state(), testing::read_hf_tensors(folder));
-    const train::StepResult result = step(engine, ids, ids, micro, 1, 0.0);
+    const train::StepResult result = step(engine, ids, ids, 1, 0.0);
     EXPECT_EQ(result.targets, 64);
     const store::SafetensorsFile expected(*expected_file);
     for (const auto& [name, gradient] : testing::gradient_values(engine.state(), 1.0 / 64)) {
@@ -145,7 +145,7 @@ TEST_P(Golden, TenStepsOfAdamWMatch) {
   config.optim.clip = golden["hyper"]["clip"];
   config.optim.lr = golden["hyper"]["lr"];
   config.schedule = {"cosine", golden["hyper"]["warmup"], golden["hyper"]["min_lr"]};
-  train::Engine engine(config, *device_, mesh_.data_plane(), mesh_.data_plane().size() > 1);
+  train::Engine engine(config, *device_, mesh_, mesh_.world().size() > 1);
   const auto initial = testing::read_hf_tensors(folder);
   engine.state().initialise(config.model, 1);
   testing::fill_parameters(engine.state(), initial);
@@ -154,7 +154,7 @@ TEST_P(Golden, TenStepsOfAdamWMatch) {
     const Json& expected = golden["steps"][static_cast<std::size_t>(s)];
     const double lr = optim::learning_rate(config.schedule, config.optim.lr, s, 10);
     EXPECT_NEAR(lr, expected["lr"].get<double>(), 1e-12);
-    const train::StepResult result = step(engine, ids, ids, 1, s + 1, lr);
+    const train::StepResult result = step(engine, ids, ids, s + 1, lr);
     EXPECT_NEAR(result.loss, expected["loss"].get<double>(), 1e-5) << "step " << s;
     EXPECT_NEAR(result.grad_norm / expected["grad_norm"].get<double>(), 1.0, 1e-5) << "step " << s;
   }
@@ -193,11 +193,11 @@ TEST_P(GoldenAccumulation, UnequalMicroBatchesAreWeightedByTheirTargets) {
   const auto file = *find_golden(folder + GetParam() + ".safetensors");
   const auto model_folder = *find_golden("models/llama-tied-tiny");
   const train::Config config = config_for(testing::read_hf_config(model_folder), 8, 2);
-  train::Engine engine(config, *device_, mesh_.data_plane(), mesh_.data_plane().size() > 1);
+  train::Engine engine(config, *device_, mesh_, mesh_.world().size() > 1);
   engine.state().initialise(config.model, 1);
   testing::fill_parameters(engine.state(), testing::read_hf_tensors(model_folder));
   const train::StepResult result =
-      step(engine, read_ids(file, "input_ids"), read_ids(file, "labels"), 2, 1, 0.0);
+      step(engine, read_ids(file, "input_ids"), read_ids(file, "labels"), 1, 0.0);
   EXPECT_EQ(result.targets, golden["total_tokens"].get<Index>());
   EXPECT_NEAR(result.loss, golden["loss"].get<double>(), 5e-6);
   EXPECT_NEAR(result.grad_norm / golden["grad_norm"].get<double>(), 1.0, 1e-5);
@@ -225,13 +225,13 @@ TEST_P(GoldenBf16, MixedPrecisionStaysNearTheReference) {
   train::Config config = config_for(testing::read_hf_config(*folder), 2, 1);
   config.precision.compute = "bf16";
   config.optim.clip = 1.0;
-  train::Engine engine(config, *device_, mesh_.data_plane(), mesh_.data_plane().size() > 1);
+  train::Engine engine(config, *device_, mesh_, mesh_.world().size() > 1);
   engine.state().initialise(config.model, 1);
   testing::fill_parameters(engine.state(), testing::read_hf_tensors(*folder));
   for (Index s = 0; s < 10; ++s) {
     const std::vector<std::int32_t> ids(tokens.begin() + s * 66, tokens.begin() + (s + 1) * 66);
     const Json& expected = golden["steps"][static_cast<std::size_t>(s)];
-    const train::StepResult result = step(engine, ids, ids, 1, s + 1, expected["lr"].get<double>());
+    const train::StepResult result = step(engine, ids, ids, s + 1, expected["lr"].get<double>());
     EXPECT_NEAR(result.loss, expected["loss"].get<double>(), 0.02) << "step " << s;
     EXPECT_NEAR(result.grad_norm / expected["grad_norm"].get<double>(), 1.0, 0.03) << "step " << s;
   }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 
 #include "cartan/core/canonical_tree.hpp"
 #include "cartan/core/error.hpp"
+#include "cartan/core/exact_sum.hpp"
 #include "cartan/device/device.hpp"
 
 namespace cartan::comm {
@@ -24,19 +26,25 @@ namespace cartan::comm {
 using ByteView = std::span<std::byte>;
 using ConstByteView = std::span<const std::byte>;
 
-/// One vector's partial sums over the group: rank r holds the leaves leaf_range(tree.leaves(), r, size) and
-/// keeps its stack of nodes in its slots (slot i: i-th node), each an array of `count` floats that starts at
-/// slots[i]. A rank brings at least max(1, size of its stack) slots; further ones are not looked at. Slots
-/// may differ between ranks in number and place. slots_for says what suffices on every rank.
+/// One vector's partial sums over the group. The group holds the leaves `leaves` of the tree: `parts`
+/// neighbouring ranks hold parts of the same leaves (each a summand of every leaf), and holder h = rank /
+/// parts of size / parts holds leaf_range of them. A rank keeps its stack of nodes in its slots (slot i: i-th
+/// node), each an array of `count` floats that starts at slots[i]. It brings at least max(1, size of its
+/// stack) slots; further ones are not looked at. Slots may differ between ranks in number and place.
+/// slots_for says what suffices on every rank.
 struct PartialSums {
   const CanonicalTree* tree = nullptr;
   std::vector<float*> slots;
   Index count = 0;
+  std::optional<LeafRange> leaves{};  ///< none: all of the tree
+  int parts = 1;
+  int shard = 0;  ///< see chunk_range; 0: the size of the group
 };
 
 /// The part of `count` elements that rank `rank` of `size` owns after a reduce_scatter: whole blocks of
-/// device::kSumBlock.
-LeafRange chunk_range(Index count, int rank, int size);
+/// device::kSumBlock. With `shard` < size, a divisor, the group consists of groups of `shard` neighbours, and
+/// the ranks at the same place in these own parts of the same chunk_range(count, place, shard).
+LeafRange chunk_range(Index count, int rank, int size, int shard = 0);
 
 /// Slots with which every rank of a group of `size` can hold its stack: max over ranks of its size, at
 /// least 1.
@@ -61,6 +69,8 @@ class Communicator {
   // Control plane.
   virtual std::int64_t max(std::int64_t value) = 0;
   virtual void barrier() = 0;
+  /// values[i] = sum over ranks of their values[i].
+  virtual void sum(std::span<std::int64_t> values) = 0;
   virtual void broadcast_host(ByteView data, int root) = 0;
   /// out holds size() times in.size() bytes, in the order of ranks. For set-up only: it grows with the group.
   virtual void all_gather_host(ConstByteView in, ByteView out) = 0;
@@ -78,9 +88,16 @@ class Communicator {
   virtual device::Event broadcast(ByteView data, int root, device::Stream& stream) = 0;
   virtual device::Event send(ConstByteView data, int peer, device::Stream& stream) = 0;
   virtual device::Event receive(ByteView data, int peer, device::Stream& stream) = 0;
-  /// out[0 ... chunk) = canonical sum of this rank's chunk (chunk_range). `out` may be slots[0] + chunk
-  /// begin, and overlaps no slot otherwise. The slots keep their values, but for such an `out`.
-  virtual device::Event reduce_scatter(const PartialSums& sums, float* out, device::Stream& stream) = 0;
+  /// parts[rank()] goes to every rank's parts of that number. On all ranks they have the same sizes and
+  /// distances.
+  virtual device::Event all_gather_parts(std::vector<ByteView> parts, device::Stream& stream) = 0;
+  /// Pushes the group's leaves on the owner's stack: stack[i][0 ... chunk) are this rank's chunk
+  /// (chunk_range) of the nodes of the leaves before `sums.leaves`, and of all up to its end afterwards (none
+  /// before, so that stack[0] receives the whole sum, where sums.leaves are all of the tree). As many as the
+  /// larger of the two. With a single one it may be slots[0] + chunk begin; otherwise they overlap no slot.
+  /// The slots keep their values, but for such a one.
+  virtual device::Event reduce_scatter(const PartialSums& sums, std::vector<float*> stack,
+                                       device::Stream& stream) = 0;
   /// Every rank's slots[0] receives the canonical sum of all `count` elements; the other slots keep theirs.
   virtual device::Event all_reduce(const PartialSums& sums, device::Stream& stream) = 0;
 
@@ -90,11 +107,8 @@ class Communicator {
   virtual double seconds() const = 0;  ///< spent in the data plane
 };
 
-/// Canonical sum of one value a leaf over the whole group: rank r holds a contiguous range of the tree's
-/// leaves, in rank order, as a stack (CanonicalSum). Every rank gets the same bits. O(log ranks) messages a
-/// rank of bounded size. Collective.
-double canonical_sum(Communicator& comm, const CanonicalTree& tree, const std::vector<TreeNode>& nodes,
-                     const std::vector<double>& values);
+/// Sums over the group, exactly: every rank gets the same bits however the group is made up. Collective.
+void sum_exactly(Communicator& comm, std::span<ExactSum> sums);
 
 /// Collective over `comm`: either every rank returns, or every rank throws. Whatever fails locally, `work`
 /// makes the same collective calls on every rank. The rank that failed rethrows; the others throw PeerError

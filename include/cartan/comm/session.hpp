@@ -5,7 +5,6 @@
 #include <string>
 
 #include "cartan/comm/communicator.hpp"
-#include "cartan/comm/mesh.hpp"
 
 namespace cartan::comm {
 
@@ -43,28 +42,7 @@ class Session {
   static std::string library_version();
 
  private:
-  friend class Mesh;
-  struct State;
-  std::unique_ptr<State> state_;
-};
-
-/// The communicators of one rank. Made by MPI_Cart_create over (pp, dp, cp, tp) and MPI_Cart_sub. Collective.
-class Mesh {
- public:
-  Mesh(Session& session, const MeshShape& shape);
-  ~Mesh();
-
-  const MeshShape& shape() const;
-  const MeshCoordinate& coordinate() const;
-  Communicator& world();
-  Communicator& axis(Axis axis);
-  /// The dp x cp plane over which gradients are reduced and ZeRO shards.
-  Communicator& data_plane();
-  /// A further communicator over the whole mesh, for work that runs beside the step (asynchronous saves).
-  /// Collective.
-  std::unique_ptr<Communicator> duplicate_world(const std::string& name);
-
- private:
+  friend class Mesh;  // which works as the environment says
   struct State;
   std::unique_ptr<State> state_;
 };

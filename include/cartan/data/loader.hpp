@@ -3,6 +3,7 @@
 // continues its stream, and ranks that share a global batch deliver together what one rank would.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -13,18 +14,30 @@
 #include <vector>
 
 #include "cartan/core/canonical_tree.hpp"
+#include "cartan/core/narrow.hpp"
 #include "cartan/core/types.hpp"
 #include "cartan/data/batch.hpp"
 #include "cartan/data/sampler.hpp"
 
 namespace cartan::data {
 
+/// A rank's leaves of each global batch, in micro-batches.
+struct LeafShare {
+  Index first = 0, count = 0;  ///< leaves; count may be 0
+  Index micro = 1;             ///< leaves of a micro-batch; the last one may be shorter
+  Index stride = 0;            ///< from the first leaf of a micro-batch to that of the next; 0: micro
+  Index micro_batches() const { return ceil_div(count, micro); }
+  LeafRange of(Index micro_batch) const {
+    const Index begin = first + micro_batch * (stride == 0 ? micro : stride);
+    return {begin, begin + std::min(micro, count - micro_batch * micro)};
+  }
+};
+
 struct LoaderOptions {
   Index first_step = 0, end_step = 0;  ///< steps [first_step, end_step)
   Index global_batch = 1;              ///< G: leaf j of step s is sample s * G + j + sample_offset
   Index sample_offset = 0;             ///< not 0 in a run whose G was another one in earlier steps
-  LeafRange leaves;                    ///< this rank's part of each global batch; may be empty
-  Index micro_batch = 1;               ///< sequences; the last micro-batch of a step may be shorter
+  LeafShare share;                     ///< of this rank
   Index depth = 2;                     ///< micro-batches prepared ahead
 };
 

@@ -13,8 +13,18 @@
 
 namespace cartan::device {
 
-enum class MemoryKind { parameters, gradients, optimizer, activations, workspace, communication, io };
-inline constexpr std::size_t kMemoryKinds = 7;
+enum class MemoryKind {
+  parameters,  ///< in the dtype of computing
+  gathered,    ///< parameters of other ranks, for as long as they are used
+  master,      ///< fp32, where that is not the dtype of computing
+  moments,
+  gradients,
+  activations,
+  communication,
+  workspace,
+  io
+};
+inline constexpr std::size_t kMemoryKinds = 9;
 std::string_view name_of(MemoryKind kind);
 
 /// Bytes by kind.

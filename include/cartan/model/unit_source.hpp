@@ -15,6 +15,8 @@ class UnitSource {
   /// Unit `index` of the stage, valid until its release. Unit 0 and one other may be held at once.
   virtual UnitView acquire(std::size_t index) = 0;
   virtual void release(std::size_t index) = 0;
+  /// The unit that will be acquired next, where bringing it takes time.
+  virtual void prefetch(std::size_t index) = 0;
   /// Where the unit's gradients go, without its parameters.
   virtual device::GradientView gradient(std::size_t index) = 0;
 };

@@ -1,57 +1,101 @@
-// Flat units: where each parameter of a stage lies in the one buffer for parameters (and moments) and in the
-// one for gradients. Units start at multiples of device::kSumBlock, so that a block of a gradient norm
-// belongs to one unit.
+// Flat units: where each parameter of a rank lies in its buffers, and which part of each unit the rank owns.
+//
+// Units start at multiples of device::kSumBlock and are cut there, so that a block of the gradient norm
+// belongs to one unit and one owner.
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
+#include "cartan/core/canonical_tree.hpp"
 #include "cartan/model/parameters.hpp"
 #include "cartan/model/stage.hpp"
 
 namespace cartan::shard {
 
-struct FlatUnit {
-  const model::UnitSpec* spec = nullptr;
-  Index parameter_begin = 0;  ///< element of the parameter buffer
-  Index gradient_begin = 0;   ///< element of the gradient buffer
-  Index gradient_end = 0;     ///< rounded up to a block
-  Index first_block = 0;      ///< number of its first block among the blocks of all units of the model
-  Index blocks = 0;           ///< blocks that its parameters fill; the last one may be short
+/// How long the gradients of a micro-batch, or of a step, stay whole.
+enum class GradientLife {
+  step,   ///< every unit's gradients have a place of their own until the update
+  fused,  ///< each unit is updated as soon as its gradients are complete, so all blocks share one place, and
+          ///< so do the two gradients of a tied matrix. Possible where one rank computes the whole batch at
+          ///< once.
+  transient,  ///< they are reduced to their owners after each micro-batch; blocks take turns in two places
 };
 
-/// How long gradients live.
-enum class GradientLife {
-  step,       ///< every unit's gradients have a place of their own until the update
-  transient,  ///< each unit is updated as soon as its gradients are complete, so all blocks share one place,
-              ///< and so do the two gradients of a tied matrix. Possible where one rank computes the whole
-              ///< batch at once.
+/// What a rank of the data plane keeps. Stages as in Rajbhandari et al. 2019 (ZeRO), arXiv:1910.02054, over
+/// groups of `width` neighbours, as in Zhao et al. 2023 (FSDP), arXiv:2304.11277.
+struct ShardPlace {
+  int stage = 0;  ///< 0: everything; 1: its part of the states; 2: and of gradients; 3: and of parameters
+  int rank = 0, size = 1;  ///< in the data plane
+  int width = 1;           ///< ranks that share one set of states; divides size
 };
+
+/// A range of gradients that are computed together and reduced to owners.
+struct GradientPart {
+  std::string name;
+  Index elements = 0;
+  Index begin = 0;  ///< element of the buffers of whole gradients
+  LeafRange owned;  ///< of the elements: what this rank updates
+  LeafRange alone;  ///< of these: what no other rank of the data plane owns; norms and checkpoints use it
+  Index owned_begin = 0;  ///< element of the buffers of owned parts
+};
+
+struct FlatUnit {
+  Index number = 0;  ///< in describe_units
+  const model::UnitSpec* spec = nullptr;
+  Index parameter_begin = 0;  ///< element of the buffer of whole parameters
+  GradientPart gradient;
+  bool is_copy =
+      false;  ///< of the tied embedding, beside the head of another stage; the first stage's counts
+};
+
+/// The units of a rank, by their numbers in describe_units, in the order of its stages.
+struct StageUnits {
+  std::vector<Index> numbers;
+  /// The tied embedding is there for the head only, in front of the head's stage; another rank looks up.
+  bool embedding_is_copy = false;
+};
+/// Of the stages [first, end).
+StageUnits units_of_stages(const model::ModelConfig& config, const std::vector<model::StageRange>& stages);
 
 class FlatLayout {
  public:
-  FlatLayout(const model::ModelConfig& config, model::StageRange range,
-             GradientLife life = GradientLife::step);
+  FlatLayout(const model::ModelConfig& config, const StageUnits& units, GradientLife life,
+             const ShardPlace& place, model::TensorSlice tensor = {});
+  /// The whole model on one rank.
+  explicit FlatLayout(const model::ModelConfig& config, GradientLife life = GradientLife::step);
   FlatLayout(const FlatLayout&) = delete;
   FlatLayout& operator=(const FlatLayout&) = delete;
 
   const std::vector<FlatUnit>& units() const { return units_; }
+  /// Units of the whole model.
+  Index model_units() const { return static_cast<Index>(specs_.size()); }
+  GradientLife gradient_life() const { return life_; }
+  const ShardPlace& place() const { return place_; }
   Index parameter_elements() const { return parameter_elements_; }
   Index gradient_elements() const { return gradient_elements_; }
-  GradientLife gradient_life() const { return life_; }
-  /// Where the head of a tied model, which has no matrix of its own, puts the gradient of the embedding
-  /// matrix: elements of the gradient buffer. In a transient layout that is the embedding's own place; else
-  /// it is added to it after reduction.
-  std::optional<Index> tied_gradient_begin() const { return tied_gradient_begin_; }
-  /// Blocks of the whole model: the leaves of the gradient norm's canonical tree.
-  Index model_blocks() const { return model_blocks_; }
+  Index owned_elements() const { return owned_elements_; }  ///< of states
+  Index owned_gradient_elements() const {
+    return owned_gradients_;
+  }                                                     ///< owned_elements and the tied gradient's
+  Index alone_blocks() const { return alone_blocks_; }  ///< blocks of all `alone` ranges together
+  Index largest_unit(bool embedding) const;             ///< elements of the first unit, or of the others
+
+  /// Where a stage with look-up and tied head puts the head's gradient of the matrix. With fused updates that
+  /// is the embedding's own place; else it is added to the embedding's after reduction.
+  const std::optional<GradientPart>& tied_gradient() const { return tied_; }
 
  private:
+  GradientPart make_part(const std::string& name, Index elements, Index begin);
+
   std::vector<model::UnitSpec> specs_;
   std::vector<FlatUnit> units_;
   GradientLife life_;
-  std::optional<Index> tied_gradient_begin_;
-  Index parameter_elements_ = 0, gradient_elements_ = 0, model_blocks_ = 0;
+  ShardPlace place_;
+  std::optional<GradientPart> tied_;
+  Index parameter_elements_ = 0, gradient_elements_ = 0, owned_elements_ = 0, owned_gradients_ = 0;
+  Index alone_blocks_ = 0;
 };
 
 }  // namespace cartan::shard

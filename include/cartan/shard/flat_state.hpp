@@ -1,88 +1,139 @@
-// The numbers that a stage trains: fp32 master parameters, moments, gradient slots, and the copy in the dtype
-// of computing, each one flat buffer in the layout of FlatLayout.
+// The numbers that a rank trains: parameters in the dtype of computing, fp32 master parameters, moments,
+// gradient slots, each one flat buffer in the layout of FlatLayout; whole, or the rank's own parts, as the
+// layout's ZeRO stage says.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "cartan/comm/communicator.hpp"
 #include "cartan/device/device.hpp"
-#include "cartan/model/stage.hpp"
+#include "cartan/model/unit_source.hpp"
 #include "cartan/shard/flat_layout.hpp"
 
 namespace cartan::shard {
 
 struct FlatStateOptions {
   DType compute = DType::f32;
-  int gradient_slots = 0;  ///< 0: no gradients and no moments (evaluation, generation)
+  int gradient_slots = 0;  ///< of whole gradients; 0: no gradients and no moments (evaluation, generation)
+  int owned_slots = 1;     ///< transient gradients: depth of the owner's stack of sums
+  int windows = 2;         ///< where units are gathered or cast one by one: room for so many at a time
+};
+
+/// Where a rank's shard of the states has its peers.
+struct ShardGroups {
+  comm::Communicator* plane = nullptr;  ///< the ranks that reduce gradients
+  comm::Communicator* shard = nullptr;  ///< the `width` neighbours that share one set of states
+  device::Stream* stream = nullptr;     ///< on which they communicate
 };
 
 class FlatUnits;
 
 class FlatState {
  public:
-  /// Gradients lie in exchange memory of `plane`, the ranks that reduce them. Collective over it.
+  /// Collective over the plane.
   FlatState(const FlatLayout& layout, const FlatStateOptions& options, device::Device& device,
-            comm::Communicator& plane);
+            const ShardGroups& groups);
+  /// All of the layout on one rank.
+  FlatState(const FlatLayout& layout, const FlatStateOptions& options, device::Device& device,
+            comm::Communicator& alone);
 
   const FlatLayout& layout() const { return layout_; }
   DType compute_dtype() const { return options_.compute; }
-  /// Sets every parameter to its initial value and the moments to zero.
-  void initialise(const model::ModelConfig& config, std::uint64_t seed);
-  /// Makes the copy for computing from the master parameters. AdamW keeps it up to date itself.
-  void refresh_compute();
-
-  device::Vector master(Index begin, Index count) const;
-  device::Vector exp_avg(Index begin, Index count) const;
-  device::Vector exp_avg_sq(Index begin, Index count) const;
-  /// Absent where no copy of all parameters is kept.
-  device::Vector compute(Index begin, Index count) const;
-  /// Elements of slot 0: after reduction, the sum.
-  device::Vector gradient(Index begin, Index count) const;
-  const std::vector<float*>& slots() const { return slots_; }
-
-  /// The units for a stage; see FlatUnits.
-  FlatUnits units(const FoldPlan* plan = nullptr, const FoldPlan* embedding_plan = nullptr);
-  /// Adds the head's part of a tied matrix's gradient to the embedding's. After reduction.
-  void join_tied_gradient();
-
   device::Device& device() const { return device_; }
 
+  /// Sets every owned parameter to its initial value and the moments to zero. Collective.
+  void initialise(const model::ModelConfig& config, std::uint64_t seed);
+  /// Makes the parameters for computing from the master parameters. Collective.
+  void refresh_compute();
+
+  // Elements [begin, begin + count) of a unit, which this rank owns.
+  device::Vector master(std::size_t unit, Index begin, Index count) const;
+  device::Vector exp_avg(std::size_t unit, Index begin, Index count) const;
+  device::Vector exp_avg_sq(std::size_t unit, Index begin, Index count) const;
+  /// What an update writes for computing; absent where that is the master itself, or is made on demand.
+  device::Vector compute(std::size_t unit, Index begin, Index count) const;
+  /// The reduced gradient, after the reduction.
+  device::Vector gradient(const GradientPart& part, Index begin, Index count) const;
+
+  /// Buffers of whole gradients.
+  const std::vector<float*>& slots() const { return slots_; }
+  /// Stack of sums of an owned part.
+  std::vector<float*> owned_stack(const GradientPart& part) const;
+  /// Nobody writes into the place of a part before `event`: it is being reduced.
+  void set_busy(const GradientPart& part, device::Event event);
+  void wait_until_free(const GradientPart& part);
+
+  /// Adds the head's part of a tied matrix's gradient to the embedding's, where both are here. After
+  /// reduction.
+  void join_tied_gradient();
+
+  /// The owned part of a unit has new values: others get them where all keep all. Collective.
+  void publish(std::size_t unit);
+  /// All units have new values.
+  void forget_gathered();
+
+  /// Units [first, first + ...) for a stage, with the fold plan of a micro-batch; see FlatUnits.
+  FlatUnits units(std::size_t first = 0, const FoldPlan* plan = nullptr,
+                  const FoldPlan* embedding_plan = nullptr);
+
  private:
+  friend class FlatUnits;
+
+  /// Memory for one unit in the dtype of computing, for as long as it is held.
+  struct Window {
+    device::Buffer memory;
+    std::optional<std::size_t> unit;  ///< whose parameters are there, or on their way
+    device::Event ready;
+    int holders = 0;
+    std::uint64_t last_use = 0;
+  };
+
+  bool keeps_whole_parameters() const;
+  bool is_on_demand() const { return !windows_.empty(); }
+  std::vector<comm::ByteView> parts_of(void* base, std::size_t unit) const;
+  Window* window_of(std::size_t unit);
+  /// The window that can be had for a unit, filled; none if all are in use.
+  Window* fill_window(std::size_t unit);
+  device::Vector owned(const device::Buffer& buffer, DType dtype, std::size_t unit, Index begin,
+                       Index count) const;
+
   const FlatLayout& layout_;
   FlatStateOptions options_;
   device::Device& device_;
-  device::Buffer master_, moments_, compute_;
-  std::vector<device::Buffer> gradients_;
+  ShardGroups groups_;
+  device::Buffer whole_;    ///< all parameters in the dtype of computing
+  device::Buffer master_;   ///< owned, fp32; absent where whole_ has them
+  device::Buffer shards_;   ///< owned, in the dtype of computing, where only windows hold more
+  device::Buffer moments_;  ///< owned: exp_avg, then exp_avg_sq
+  std::vector<device::Buffer> gradients_, owned_gradients_;
   std::vector<float*> slots_;
-
-  /// Where a unit lies in the dtype of computing for as long as it is held.
-  struct Window {
-    device::Buffer memory;
-    bool held = false;
-  };
-  Window& window(std::size_t unit) { return windows_[unit == 0 ? 0 : 1]; }
-  std::array<Window, 2> windows_;  ///< for the first unit, and for one of the others
-
-  friend class FlatUnits;
+  std::vector<std::pair<Index, device::Event>> busy_;  ///< by begin of the place
+  std::vector<Window> windows_;                        ///< [0] for the embedding
+  std::uint64_t uses_ = 0;
+  std::vector<device::Event> published_;
 };
 
-/// The units of a FlatState, with the fold plan of a micro-batch. Gradients of the first unit follow
-/// `embedding_plan` where there is one; plans may be null where no backward pass follows. In a transient
-/// layout a unit is cast into the dtype of computing each time it is acquired: no copy of all parameters
-/// exists.
+/// The units of a stage. Gradients of the first unit follow `embedding_plan` where there is one; plans may be
+/// null where no backward pass follows. Where a rank does not keep all parameters for computing, acquire and
+/// prefetch gather a unit, or cast it from its master.
 class FlatUnits : public model::UnitSource {
  public:
-  FlatUnits(FlatState& state, const FoldPlan* plan, const FoldPlan* embedding_plan)
-      : state_(state), plan_(plan), embedding_plan_(embedding_plan != nullptr ? embedding_plan : plan) {}
+  FlatUnits(FlatState& state, std::size_t first, const FoldPlan* plan, const FoldPlan* embedding_plan)
+      : state_(state),
+        first_(first),
+        plan_(plan),
+        embedding_plan_(embedding_plan != nullptr ? embedding_plan : plan) {}
   model::UnitView acquire(std::size_t index) override;
+  void prefetch(std::size_t index) override;
   void release(std::size_t index) override;
   device::GradientView gradient(std::size_t index) override;
 
  private:
   FlatState& state_;
+  std::size_t first_;
   const FoldPlan *plan_, *embedding_plan_;
 };
 

@@ -1,9 +1,12 @@
-// Buckets: gradients are summed over the data plane in pieces while the backward pass goes on. Units become
-// ready from the last to the first, so the ready part of the flat buffer grows downwards; each time a
-// bucket's worth is ready, its reduction starts. Sums are element by element in canonical order, so the size
-// of the buckets changes no bit.
+// Gradients are summed over the data plane while the backward pass goes on, element by element in canonical
+// order: how and when changes no bit.
+//
+// Where every rank keeps whole gradients, units that are complete are reduced in buckets that may span
+// several; where ranks own parts, unit by unit; with transient gradients after each micro-batch, onto the
+// owner's stack of sums.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "cartan/comm/communicator.hpp"
@@ -11,27 +14,42 @@
 
 namespace cartan::shard {
 
+struct ReducerOptions {
+  Index global_batch = 1;  ///< leaves of the canonical tree
+  int parts = 1;           ///< neighbours in the plane that compute parts of the same sequences
+  Index bucket_elements = 1;
+};
+
 class GradientReducer {
  public:
-  /// `tree` has the sequences of the global batch as leaves. Reductions run on `stream`.
-  GradientReducer(FlatState& state, comm::Communicator& plane, const CanonicalTree& tree,
-                  Index bucket_elements, device::Stream& stream);
+  /// `replicas`: the ranks of the plane that own the same parts; null where there is only one. Reductions run
+  /// on `stream`.
+  GradientReducer(FlatState& state, comm::Communicator& plane, comm::Communicator* replicas,
+                  const ReducerOptions& options, device::Stream& stream);
 
-  /// Unit `unit` (index in the layout) has its gradients of the last micro-batch. Call from the last unit to
-  /// the first. Collective over the plane.
-  void unit_ready(std::size_t unit);
-  /// Waits for all reductions; slot 0 then holds the sums. Returns the seconds waited.
+  /// Unit `unit` (index in the layout) has its gradients of a micro-batch whose sequences, over the plane,
+  /// are `leaves`; `last`: of the step's last one. Called in the same order on all ranks of the plane.
+  /// Collective.
+  void unit_ready(std::size_t unit, LeafRange leaves, bool last);
+  /// Waits for all reductions; FlatState::gradient then has the sums of what this rank owns. Returns the
+  /// seconds waited. Collective.
   double finish();
 
  private:
-  void reduce(Index begin, Index end);
+  void extend_bucket(const GradientPart& part);
+  void flush_bucket(Index at_least);
+  void reduce_to_owner(const GradientPart& part, LeafRange leaves, bool last);
+  void gather_from_replicas(const GradientPart& part);
+  template <class Visit>
+  void for_each_part(std::size_t unit, const Visit& visit) const;
 
   FlatState& state_;
   comm::Communicator& plane_;
-  const CanonicalTree& tree_;
-  Index bucket_elements_;
+  comm::Communicator* replicas_;
+  ReducerOptions options_;
+  CanonicalTree tree_;
   device::Stream& stream_;
-  Index reduced_from_ = 0;
+  LeafRange bucket_{0, 0};  ///< elements of the whole gradients that are complete but not yet being reduced
   std::vector<device::Event> pending_;
 };
 

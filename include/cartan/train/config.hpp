@@ -42,7 +42,9 @@ struct RecomputeConfig {
 };
 
 struct ZeroConfig {
-  int stage = 0;
+  int stage = 0;            ///< 0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters are sharded
+  int shard = 0;            ///< ranks that share one set; others replicate it. 0: all of the data plane
+  int prefetch = 2;         ///< stage 3: units, beside the embedding, whose parameters are whole at a time
   double bucket_mb = 16.0;  ///< gradients are reduced in pieces of about this size
 };
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "cartan/comm/communicator.hpp"
+#include "cartan/comm/mesh_groups.hpp"
 #include "cartan/data/loader.hpp"
 #include "cartan/device/device.hpp"
 #include "cartan/optim/adamw.hpp"
@@ -43,15 +43,16 @@ struct LossSum {
 
 class Engine {
  public:
-  /// `config` is resolved; everything the step needs is allocated here. Reductions run on a stream of their
-  /// own where `overlap`. Collective over `plane` (the ranks that share the global batch).
-  Engine(const Config& config, device::Device& device, comm::Communicator& plane, bool overlap);
+  /// `config` is resolved for `mesh`; everything the step needs is allocated here. Communication of gradients
+  /// and parameters runs on a stream of its own where `overlap`. Collective over the mesh, which must outlive
+  /// the engine.
+  Engine(const Config& config, device::Device& device, comm::Mesh& mesh, bool overlap);
   ~Engine();
 
   shard::FlatState& state();
   const shard::FlatLayout& layout() const;
   /// This rank's sequences of each global batch.
-  LeafRange leaves() const;
+  const data::LeafShare& share() const;
 
   /// Update number `update` (1-based) at rate `lr`. Throws NumericError that names step and first tensor
   /// where the loss or a gradient is not finite. Collective.

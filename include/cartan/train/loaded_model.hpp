@@ -14,6 +14,7 @@ struct LoadedModel {
   std::filesystem::path path;  ///< of the checkpoint
   model::ModelConfig config;
   RunState run;
+  std::unique_ptr<comm::Communicator> alone;  ///< the group of the state: each rank has the whole model
   std::unique_ptr<shard::FlatLayout> layout;
   std::unique_ptr<shard::FlatState> state;
 };

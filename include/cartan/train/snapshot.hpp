@@ -26,14 +26,15 @@ Json to_json(const RunState& state, const model::ModelConfig& model, Index tree_
 RunState run_state_from_json(const Json& json, const std::string& where);
 
 /// The tensors of a checkpoint (parameters, moments), in file order.
-std::vector<store::TensorInfo> checkpoint_tensors(const shard::FlatLayout& layout);
-/// The element ranges that rank `rank` of `size` replicas writes; they point into `state`'s memory (cpu
+std::vector<store::TensorInfo> checkpoint_tensors(const model::ModelConfig& model);
+/// The element ranges that this rank writes: what it alone stands for. They point into `state`'s memory (cpu
 /// device).
-std::vector<store::Slab> checkpoint_slabs(const shard::FlatState& state, int rank, int size);
+std::vector<store::Slab> checkpoint_slabs(const std::vector<store::TensorInfo>& tensors,
+                                          const shard::FlatState& state);
 
-/// Fills `state` from a checkpoint whose model must equal `model`: a difference is a ConfigError that lists
-/// each entry. `moments`: read the optimizer's too. Throws DataError for what is missing or has another
-/// shape.
+/// Fills what `state` owns from a checkpoint whose model must equal `model`: a difference is a ConfigError
+/// that lists each entry. FlatState::refresh_compute is to follow. `moments`: read the optimizer's too.
+/// Throws DataError for what is missing or has another shape.
 void load(const store::CheckpointReader& reader, const std::filesystem::path& path,
           const model::ModelConfig& model, bool moments, shard::FlatState& state);
 

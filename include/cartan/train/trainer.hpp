@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "cartan/comm/session.hpp"
+#include "cartan/comm/mesh_groups.hpp"
 #include "cartan/core/error.hpp"
 #include "cartan/train/config.hpp"
 

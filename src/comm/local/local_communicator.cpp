@@ -26,6 +26,8 @@ std::int64_t LocalCommunicator::max(std::int64_t value) {
 
 void LocalCommunicator::barrier() { note("barrier", 0); }
 
+void LocalCommunicator::sum(std::span<std::int64_t> values) { note("sum", values.size_bytes()); }
+
 void LocalCommunicator::broadcast_host(ByteView data, int) { note("broadcast_host", data.size()); }
 
 void LocalCommunicator::all_gather_host(ConstByteView in, ByteView out) {
@@ -98,12 +100,20 @@ device::Event LocalCommunicator::receive(ByteView data, int, device::Stream& str
   return stream.record();
 }
 
-device::Event LocalCommunicator::reduce_scatter(const PartialSums& sums, float* out, device::Stream& stream) {
-  CARTAN_ASSERT(sums.tree != nullptr && !sums.slots.empty());
+device::Event LocalCommunicator::all_gather_parts(std::vector<ByteView> parts, device::Stream& stream) {
+  CARTAN_ASSERT(parts.size() == static_cast<std::size_t>(size_));
+  const ByteView own = parts[static_cast<std::size_t>(rank_)];
+  return copy("all_gather", own, own, stream);
+}
+
+device::Event LocalCommunicator::reduce_scatter(const PartialSums& sums, std::vector<float*> stack,
+                                                device::Stream& stream) {
+  CARTAN_ASSERT(sums.tree != nullptr && !sums.slots.empty() && !stack.empty());
+  CARTAN_ASSERT(imagined_ || !sums.leaves);
   // A single rank holds all leaves, so its stack is the root alone: the sum is there already.
   const std::span from(sums.slots[0], static_cast<std::size_t>(sums.count));
-  return copy("reduce_scatter", std::as_bytes(from), {reinterpret_cast<std::byte*>(out), from.size_bytes()},
-              stream);
+  return copy("reduce_scatter", std::as_bytes(from),
+              {reinterpret_cast<std::byte*>(stack[0]), from.size_bytes()}, stream);
 }
 
 device::Event LocalCommunicator::all_reduce(const PartialSums& sums, device::Stream& stream) {

@@ -18,6 +18,7 @@ class LocalCommunicator : public Communicator {
 
   std::int64_t max(std::int64_t value) override;
   void barrier() override;
+  void sum(std::span<std::int64_t> values) override;
   void broadcast_host(ByteView data, int root) override;
   void all_gather_host(ConstByteView in, ByteView out) override;
   void send_host(ConstByteView data, int peer) override;
@@ -31,7 +32,9 @@ class LocalCommunicator : public Communicator {
   device::Event broadcast(ByteView data, int root, device::Stream& stream) override;
   device::Event send(ConstByteView data, int peer, device::Stream& stream) override;
   device::Event receive(ByteView data, int peer, device::Stream& stream) override;
-  device::Event reduce_scatter(const PartialSums& sums, float* out, device::Stream& stream) override;
+  device::Event all_gather_parts(std::vector<ByteView> parts, device::Stream& stream) override;
+  device::Event reduce_scatter(const PartialSums& sums, std::vector<float*> stack,
+                               device::Stream& stream) override;
   device::Event all_reduce(const PartialSums& sums, device::Stream& stream) override;
 
   std::vector<CallRecord> recent_calls() const override { return recorder_.recent(); }

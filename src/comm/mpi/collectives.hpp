@@ -17,13 +17,13 @@ enum class Reach { scatter, all };
 class Collectives {
  public:
   virtual ~Collectives() = default;
-  virtual void all_gather(ConstByteView in, ByteView out) = 0;
+  virtual void all_gather_parts(std::span<const ByteView> parts) = 0;
   virtual void all_to_all(ConstByteView in, ByteView out) = 0;
   virtual void broadcast(ByteView data, int root) = 0;
-  /// The canonical sum of slots of `count` floats. scatter: this rank's chunk goes to `out`; all: every chunk
-  /// to slots[0] of every rank (`out` is then slots[0] + begin of this rank's chunk).
-  virtual void reduce(const ReductionPlan& plan, std::span<float* const> slots, Index count, float* out,
-                      Reach reach) = 0;
+  /// The canonical sum of slots of `count` floats. scatter: this rank's chunk goes to its stack; all: every
+  /// chunk to slots[0] of every rank (the stack is then slots[0] + begin of this rank's chunk).
+  virtual void reduce(const ReductionPlan& plan, std::span<float* const> slots, Index count,
+                      std::span<float* const> stack, Reach reach) = 0;
 };
 
 /// Copies unless there is nothing to copy, or it is there already.

@@ -38,15 +38,6 @@ MessageCollectives::MessageCollectives(const MessageContext& context, std::size_
   check(MPI_Comm_size(context.comm, &size_), context.name, "set-up");
 }
 
-void MessageCollectives::all_gather(ConstByteView in, ByteView out) {
-  std::vector<ByteView> parts;
-  parts.reserve(static_cast<std::size_t>(size_));
-  for (int r = 0; r < size_; ++r)
-    parts.push_back(out.subspan(static_cast<std::size_t>(r) * in.size(), in.size()));
-  copy_bytes(in, parts[static_cast<std::size_t>(rank_)]);
-  gather_parts("all_gather", parts);
-}
-
 void MessageCollectives::all_to_all(ConstByteView in, ByteView out) {
   const std::size_t block = in.size() / static_cast<std::size_t>(size_);
   const auto at = [block](int r) { return static_cast<std::size_t>(r) * block; };
@@ -68,22 +59,22 @@ void MessageCollectives::broadcast(ByteView data, int root) {
 }
 
 void MessageCollectives::reduce(const ReductionPlan& plan, std::span<float* const> slots, Index count,
-                                float* out, Reach reach) {
+                                std::span<float* const> stack, Reach reach) {
   // Two pieces are in flight: one is summed while the next one arrives. Every rank computes the same piece
   // size.
-  const auto values = static_cast<Index>(plan.values.size());
+  const auto values = std::max<Index>(1, std::ssize(plan.values));
   const Index fitting = static_cast<Index>(window_bytes_ / sizeof(float)) / (2 * values);
   const Index piece = std::max(fitting / device::kSumBlock, Index{1}) * device::kSumBlock;
   Index most = 0;
   for (int r = 0; r < size_; ++r) {
-    const LeafRange chunk = chunk_range(count, r, size_);
+    const LeafRange chunk = plan.chunk(count, r);
     most = std::max(most, chunk.end - chunk.begin);
   }
   const Index rounds = ceil_div(most, piece);
   const Index room = std::min(piece, most) * values;
   window_.resize(std::max(window_.size(), static_cast<std::size_t>(2 * room)));
 
-  const LeafRange mine = chunk_range(count, rank_, size_);
+  const LeafRange mine = plan.chunk(count, rank_);
   Folder folder(plan);
   Requests even(context_, "reduce_scatter"), odd(context_, "reduce_scatter");
   Requests* const in_flight[] = {&even, &odd};
@@ -94,7 +85,7 @@ void MessageCollectives::reduce(const ReductionPlan& plan, std::span<float* cons
       start(*in_flight[(round + 1) % 2], plan, slots, count, round + 1, piece, half(round + 1));
     }
     in_flight[round % 2]->wait();
-    const LeafRange part = piece_of(count, rank_, round, piece);
+    const LeafRange part = piece_of(mine, round, piece);
     const Index length = part.end - part.begin;
     std::vector<const float*> operands;
     for (std::size_t v = 0; v < plan.values.size(); ++v) {
@@ -102,21 +93,21 @@ void MessageCollectives::reduce(const ReductionPlan& plan, std::span<float* cons
       operands.push_back(value.rank == rank_ ? slots[static_cast<std::size_t>(value.slot)] + part.begin
                                              : half(round) + static_cast<Index>(v) * length);
     }
-    float* const outs[] = {out + (part.begin - mine.begin)};
-    folder.fold(operands, outs, length);
+    std::vector<float*> outs;
+    for (float* entry : stack) outs.push_back(entry + (part.begin - mine.begin));
+    folder.fold(operands, outs, {}, length);
   }
   if (reach == Reach::all) gather_chunks(slots[0], count);
 }
 
-LeafRange MessageCollectives::piece_of(Index count, int owner, Index round, Index piece) const {
-  const LeafRange chunk = chunk_range(count, owner, size_);
+LeafRange MessageCollectives::piece_of(LeafRange chunk, Index round, Index piece) {
   const Index begin = std::min(chunk.begin + round * piece, chunk.end);
   return {begin, std::min(begin + piece, chunk.end)};
 }
 
 void MessageCollectives::start(Requests& requests, const ReductionPlan& plan, std::span<float* const> slots,
                                Index count, Index round, Index piece, float* received) {
-  const LeafRange mine = piece_of(count, rank_, round, piece);
+  const LeafRange mine = piece_of(plan.chunk(count, rank_), round, piece);
   const Index length = mine.end - mine.begin;
   for (std::size_t v = 0; v < plan.values.size(); ++v) {
     const int from = plan.values[v].rank;
@@ -125,7 +116,7 @@ void MessageCollectives::start(Requests& requests, const ReductionPlan& plan, st
   }
   for (int step = 1; step < size_; ++step) {
     const int owner = (rank_ + step) % size_;  // each rank begins elsewhere, so that none is flooded
-    const LeafRange part = piece_of(count, owner, round, piece);
+    const LeafRange part = piece_of(plan.chunk(count, owner), round, piece);
     for (int slot = 0; slot < plan.slots_of_rank[static_cast<std::size_t>(rank_)]; ++slot) {
       requests.send(bytes_of(slots[static_cast<std::size_t>(slot)] + part.begin, part.end - part.begin),
                     owner, kTagReduce);
@@ -143,23 +134,33 @@ void MessageCollectives::gather_chunks(float* base, Index count) {
 }
 
 void MessageCollectives::gather_parts(std::string_view verb, std::span<const ByteView> parts) {
-  const std::byte* base = parts.front().data();
-  const auto total = static_cast<std::size_t>(parts.back().data() + parts.back().size() - base);
-  if (total <= context_.max_message_bytes) {
+  // One call of MPI where the parts follow each other in memory and its int counts suffice.
+  std::byte* base = nullptr;
+  std::size_t total = 0;
+  bool contiguous = true;
+  for (const ByteView& part : parts) {
+    if (part.empty()) continue;
+    if (base == nullptr) base = part.data();
+    contiguous = contiguous && part.data() == base + total;
+    total += part.size();
+  }
+  if (contiguous && total <= context_.max_message_bytes) {
     std::vector<int> sizes, offsets;
+    int offset = 0;
     for (const ByteView& part : parts) {
       sizes.push_back(narrow<int>(part.size()));
-      offsets.push_back(narrow<int>(part.data() - base));
+      offsets.push_back(offset);
+      offset += sizes.back();
     }
     Requests requests(context_, verb);
     requests.collective([&](MPI_Request* request) {
-      return MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, parts.front().data(), sizes.data(), offsets.data(),
-                             MPI_BYTE, context_.comm, request);
+      return MPI_Iallgatherv(MPI_IN_PLACE, 0, MPI_BYTE, base, sizes.data(), offsets.data(), MPI_BYTE,
+                             context_.comm, request);
     });
     requests.wait();
     return;
   }
-  // Too large for MPI's int counts: a ring, in which each part travels from neighbour to neighbour.
+  // Else a ring, in which each part travels from neighbour to neighbour.
   const int right = (rank_ + 1) % size_, left = (rank_ + size_ - 1) % size_;
   for (int step = 0; step + 1 < size_; ++step) {
     Requests requests(context_, verb);

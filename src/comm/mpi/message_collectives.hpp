@@ -18,19 +18,19 @@ class MessageCollectives : public Collectives {
   /// device::kSumBlock floats.
   explicit MessageCollectives(const MessageContext& context, std::size_t window_bytes = kWindowBytes);
 
-  void all_gather(ConstByteView in, ByteView out) override;
+  void all_gather_parts(std::span<const ByteView> parts) override { gather_parts("all_gather", parts); }
   void all_to_all(ConstByteView in, ByteView out) override;
   void broadcast(ByteView data, int root) override;
-  void reduce(const ReductionPlan& plan, std::span<float* const> slots, Index count, float* out,
-              Reach reach) override;
+  void reduce(const ReductionPlan& plan, std::span<float* const> slots, Index count,
+              std::span<float* const> stack, Reach reach) override;
 
  private:
-  /// The part of owner `owner`'s chunk that round `round` exchanges.
-  LeafRange piece_of(Index count, int owner, Index round, Index piece) const;
+  /// The part of an owner's chunk that round `round` exchanges.
+  static LeafRange piece_of(LeafRange chunk, Index round, Index piece);
   void start(Requests& requests, const ReductionPlan& plan, std::span<float* const> slots, Index count,
              Index round, Index piece, float* received);
   void gather_chunks(float* base, Index count);
-  /// Every rank holds its own of `parts`, which follow each other in memory, and receives the others.
+  /// Every rank holds its own of `parts` and receives the others.
   void gather_parts(std::string_view verb, std::span<const ByteView> parts);
 
   const MessageContext& context_;

@@ -77,6 +77,17 @@ void MpiCommunicator::barrier() {
   });
 }
 
+void MpiCommunicator::sum(std::span<std::int64_t> values) {
+  timed(recorder_, recorder_.open("sum", values.size_bytes()), false, [&] {
+    Requests requests(control_, "sum");
+    requests.collective([&](MPI_Request* request) {
+      return MPI_Iallreduce(MPI_IN_PLACE, values.data(), narrow<int>(values.size()), MPI_INT64_T, MPI_SUM,
+                            raw(), request);
+    });
+    requests.wait();
+  });
+}
+
 void MpiCommunicator::broadcast_host(ByteView data, int root) {
   require_peer(root);
   timed(recorder_, recorder_.open("broadcast_host", data.size()), false,
@@ -154,8 +165,21 @@ void MpiCommunicator::collective(Work&& work) {
 
 device::Event MpiCommunicator::all_gather(ConstByteView in, ByteView out, device::Stream& stream) {
   CARTAN_ASSERT(out.size() == in.size() * static_cast<std::size_t>(size_));
-  return submit(stream, "all_gather", in.size(),
-                [=, this] { collective([&](Collectives& c) { c.all_gather(in, out); }); });
+  std::vector<ByteView> parts;
+  for (int r = 0; r < size_; ++r)
+    parts.push_back(out.subspan(static_cast<std::size_t>(r) * in.size(), in.size()));
+  return submit(stream, "all_gather", in.size(), [=, this, parts = std::move(parts)] {
+    copy_bytes(in, parts[static_cast<std::size_t>(rank_)]);
+    collective([&](Collectives& c) { c.all_gather_parts(parts); });
+  });
+}
+
+device::Event MpiCommunicator::all_gather_parts(std::vector<ByteView> parts, device::Stream& stream) {
+  CARTAN_ASSERT(parts.size() == static_cast<std::size_t>(size_));
+  const std::size_t own = parts[static_cast<std::size_t>(rank_)].size();
+  return submit(stream, "all_gather", own, [this, parts = std::move(parts)] {
+    collective([&](Collectives& c) { c.all_gather_parts(parts); });
+  });
 }
 
 device::Event MpiCommunicator::all_to_all(ConstByteView in, ByteView out, device::Stream& stream) {
@@ -188,19 +212,20 @@ device::Event MpiCommunicator::receive(ByteView data, int peer, device::Stream& 
   });
 }
 
-device::Event MpiCommunicator::reduce_scatter(const PartialSums& sums, float* out, device::Stream& stream) {
-  return reduce(sums, out, Reach::scatter, stream);
+device::Event MpiCommunicator::reduce_scatter(const PartialSums& sums, std::vector<float*> stack,
+                                              device::Stream& stream) {
+  return reduce(sums, std::move(stack), Reach::scatter, stream);
 }
 
 device::Event MpiCommunicator::all_reduce(const PartialSums& sums, device::Stream& stream) {
-  CARTAN_ASSERT(!sums.slots.empty());
-  return reduce(sums, sums.slots[0] + chunk_range(sums.count, rank_, size_).begin, Reach::all, stream);
+  CARTAN_ASSERT(!sums.slots.empty() && !sums.leaves && sums.shard == 0);
+  return reduce(sums, {sums.slots[0] + chunk_range(sums.count, rank_, size_).begin}, Reach::all, stream);
 }
 
-device::Event MpiCommunicator::reduce(const PartialSums& sums, float* out, Reach reach,
+device::Event MpiCommunicator::reduce(const PartialSums& sums, std::vector<float*> stack, Reach reach,
                                       device::Stream& stream) {
   CARTAN_ASSERT(sums.tree != nullptr && sums.count >= 0);
-  const auto plan = plan_of(*sums.tree);
+  const auto plan = plan_of(sums);
   const int needed = std::max(1, plan->slots_of_rank[static_cast<std::size_t>(rank_)]);
   if (sums.slots.size() < static_cast<std::size_t>(needed)) {
     throw InternalError("{}: rank {} of {} holds {} partial sums of {} leaves, but brings {} slots", name(),
@@ -208,8 +233,8 @@ device::Event MpiCommunicator::reduce(const PartialSums& sums, float* out, Reach
   }
   return submit(stream, reach == Reach::all ? "all_reduce" : "reduce_scatter",
                 static_cast<std::size_t>(sums.count) * sizeof(float),
-                [this, plan, slots = sums.slots, count = sums.count, out, reach] {
-                  collective([&](Collectives& c) { c.reduce(*plan, slots, count, out, reach); });
+                [this, plan, slots = sums.slots, count = sums.count, stack = std::move(stack), reach] {
+                  collective([&](Collectives& c) { c.reduce(*plan, slots, count, stack, reach); });
                 });
 }
 
@@ -221,9 +246,10 @@ device::Event MpiCommunicator::submit(device::Stream& stream, std::string_view v
   });
 }
 
-std::shared_ptr<const ReductionPlan> MpiCommunicator::plan_of(const CanonicalTree& tree) {
-  auto& plan = plans_[tree.leaves()];
-  if (plan == nullptr) plan = std::make_shared<const ReductionPlan>(plan_reduction(tree, size_));
+std::shared_ptr<const ReductionPlan> MpiCommunicator::plan_of(const PartialSums& sums) {
+  const ReductionShape shape = shape_of(sums, size_);
+  auto& plan = plans_[shape.key()];
+  if (plan == nullptr) plan = std::make_shared<const ReductionPlan>(plan_reduction(shape));
   return plan;
 }
 

@@ -39,6 +39,7 @@ class MpiCommunicator : public Communicator {
 
   std::int64_t max(std::int64_t value) override;
   void barrier() override;
+  void sum(std::span<std::int64_t> values) override;
   void broadcast_host(ByteView data, int root) override;
   void all_gather_host(ConstByteView in, ByteView out) override;
   void send_host(ConstByteView data, int peer) override;
@@ -51,7 +52,9 @@ class MpiCommunicator : public Communicator {
   device::Event broadcast(ByteView data, int root, device::Stream& stream) override;
   device::Event send(ConstByteView data, int peer, device::Stream& stream) override;
   device::Event receive(ByteView data, int peer, device::Stream& stream) override;
-  device::Event reduce_scatter(const PartialSums& sums, float* out, device::Stream& stream) override;
+  device::Event all_gather_parts(std::vector<ByteView> parts, device::Stream& stream) override;
+  device::Event reduce_scatter(const PartialSums& sums, std::vector<float*> stack,
+                               device::Stream& stream) override;
   device::Event all_reduce(const PartialSums& sums, device::Stream& stream) override;
 
   std::vector<CallRecord> recent_calls() const override { return recorder_.recent(); }
@@ -64,8 +67,9 @@ class MpiCommunicator : public Communicator {
   void collective(Work&& work);
   device::Event submit(device::Stream& stream, std::string_view verb, std::size_t bytes,
                        std::function<void()> task);
-  device::Event reduce(const PartialSums& sums, float* out, Reach reach, device::Stream& stream);
-  std::shared_ptr<const ReductionPlan> plan_of(const CanonicalTree& tree);
+  device::Event reduce(const PartialSums& sums, std::vector<float*> stack, Reach reach,
+                       device::Stream& stream);
+  std::shared_ptr<const ReductionPlan> plan_of(const PartialSums& sums);
   void require_peer(int peer) const;
 
   CommHandle comm_, data_comm_;
@@ -75,7 +79,8 @@ class MpiCommunicator : public Communicator {
   std::unique_ptr<SharedCollectives> shared_;  // where all ranks share a node
   std::atomic<bool> in_collective_{false};
   Recorder recorder_;
-  std::map<Index, std::shared_ptr<const ReductionPlan>> plans_;  // by leaves
+  using PlanKey = decltype(ReductionShape{}.key());
+  std::map<PlanKey, std::shared_ptr<const ReductionPlan>> plans_;
 };
 
 /// Collective over `parent`: a duplicate, an error handler that returns codes, and a name that MPI's tools

@@ -73,26 +73,36 @@ void SharedCollectives::stage(std::size_t total, std::size_t parts, Write&& writ
   }
 }
 
-void SharedCollectives::all_gather(ConstByteView in, ByteView out) {
+void SharedCollectives::all_gather_parts(std::span<const ByteView> parts) {
   const int rank = control_.rank(), size = control_.size();
-  const auto part = [&](int r) { return out.subspan(static_cast<std::size_t>(r) * in.size(), in.size()); };
-  offer_one(Verb::all_gather, in, in.size(), 0, true);
-  copy_bytes(in, part(rank));
+  const auto part = [&](int r) { return parts[static_cast<std::size_t>(r)]; };
+  std::size_t total = 0, largest = 0;
+  for (const ByteView& one : parts) {
+    total += one.size();
+    largest = std::max(largest, one.size());
+  }
+  offer_one(Verb::all_gather, part(rank), total, 0, true);
   if (control_.all_in_reach()) {
     for (int step = 1; step < size; ++step) {
       const int peer = (rank + step) % size;
-      copy_bytes({peer_operand(peer), in.size()}, part(peer));
+      copy_bytes({peer_operand(peer), part(peer).size()}, part(peer));
     }
   } else {
+    const auto piece = [&](int r, std::size_t offset, std::size_t length) {
+      const std::size_t begin = std::min(offset, part(r).size());
+      return part(r).subspan(begin, std::min(length, part(r).size() - begin));
+    };
     stage(
-        in.size(), 1,
+        largest, 1,
         [&](std::size_t offset, std::size_t length, std::byte* area) {
-          copy_bytes(in.subspan(offset, length), {area, length});
+          const ByteView own = piece(rank, offset, length);
+          copy_bytes(own, {area, own.size()});
         },
         [&](std::size_t offset, std::size_t length, std::size_t half) {
           for (int step = 1; step < size; ++step) {
             const int peer = (rank + step) % size;
-            copy_bytes({control_.staging(peer) + half, length}, part(peer).subspan(offset, length));
+            const ByteView target = piece(peer, offset, length);
+            copy_bytes({control_.staging(peer) + half, target.size()}, target);
           }
         });
   }
@@ -150,7 +160,7 @@ void SharedCollectives::broadcast(ByteView data, int root) {
 }
 
 void SharedCollectives::reduce(const ReductionPlan& plan, std::span<float* const> slots, Index count,
-                               float* out, Reach reach) {
+                               std::span<float* const> stack, Reach reach) {
   const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
   const int used = plan.slots_of_rank[static_cast<std::size_t>(control_.rank())];
   const auto offered =
@@ -170,15 +180,15 @@ void SharedCollectives::reduce(const ReductionPlan& plan, std::span<float* const
   }
   control_.agree(offer, offered);
   if (control_.all_in_reach()) {
-    reduce_in_place(plan, slots, chunk_range(count, control_.rank(), control_.size()), out, reach);
+    reduce_in_place(plan, slots, plan.chunk(count, control_.rank()), stack, reach);
   } else {
-    reduce_staged(plan, slots, count, out, reach);
+    reduce_staged(plan, slots, count, stack, reach);
   }
   control_.barrier();
 }
 
 void SharedCollectives::reduce_in_place(const ReductionPlan& plan, std::span<float* const> slots,
-                                        LeafRange mine, float* out, Reach reach) {
+                                        LeafRange mine, std::span<float* const> stack, Reach reach) {
   // The owner of a chunk is the only one who touches it, in any rank's memory: it reads all slots there and,
   // for all_reduce, writes the sum to every rank's slots[0], whose cache lines it holds from reading them.
   const int rank = control_.rank(), size = control_.size();
@@ -190,15 +200,15 @@ void SharedCollectives::reduce_in_place(const ReductionPlan& plan, std::span<flo
   };
   std::vector<const float*> operands;
   for (const PlannedValue& value : plan.values) operands.push_back(chunk_of(value.rank, value.slot));
-  std::vector<float*> outs{out};
+  std::vector<float*> further;
   if (reach == Reach::all) {
-    for (int step = 1; step < size; ++step) outs.push_back(chunk_of((rank + step) % size, 0));
+    for (int step = 1; step < size; ++step) further.push_back(chunk_of((rank + step) % size, 0));
   }
-  Folder(plan).fold(operands, outs, mine.end - mine.begin);
+  Folder(plan).fold(operands, stack, further, mine.end - mine.begin);
 }
 
 void SharedCollectives::reduce_staged(const ReductionPlan& plan, std::span<float* const> slots, Index count,
-                                      float* out, Reach reach) {
+                                      std::span<float* const> stack, Reach reach) {
   // Rounds over pieces of the chunks. A staging area holds this rank's values of every owner's piece, then
   // the sum of its own piece.
   const int rank = control_.rank(), size = control_.size();
@@ -216,13 +226,12 @@ void SharedCollectives::reduce_staged(const ReductionPlan& plan, std::span<float
   };
 
   Index most = 0;
-  for (int r = 0; r < size; ++r)
-    most = std::max(most, chunk_range(count, r, size).end - chunk_range(count, r, size).begin);
-  const LeafRange mine = chunk_range(count, rank, size);
+  for (int r = 0; r < size; ++r) most = std::max(most, plan.chunk(count, r).end - plan.chunk(count, r).begin);
+  const LeafRange mine = plan.chunk(count, rank);
   Folder folder(plan);
   for (Index first = 0; first < most; first += piece) {
     const auto piece_of = [&](int owner) {
-      const LeafRange chunk = chunk_range(count, owner, size);
+      const LeafRange chunk = plan.chunk(count, owner);
       const Index begin = std::min(chunk.begin + first, chunk.end);
       return LeafRange{begin, std::min(begin + piece, chunk.end)};
     };
@@ -236,9 +245,10 @@ void SharedCollectives::reduce_staged(const ReductionPlan& plan, std::span<float
     const LeafRange part = piece_of(rank);
     std::vector<const float*> operands;
     for (const PlannedValue& value : plan.values) operands.push_back(values_at(value.rank, rank, value.slot));
-    float* const outs[] = {sum_at(rank)};
-    folder.fold(operands, outs, part.end - part.begin);
-    copy(sum_at(rank), out + (part.begin - mine.begin), part);
+    std::vector<float*> entries;
+    for (float* entry : stack) entries.push_back(entry + (part.begin - mine.begin));
+    folder.fold(operands, entries, {}, part.end - part.begin);
+    if (reach == Reach::all) copy(entries[0], sum_at(rank), part);
     control_.barrier();
     if (reach != Reach::all) continue;
     for (int owner = 0; owner < size; ++owner) {

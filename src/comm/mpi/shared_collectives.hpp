@@ -42,11 +42,11 @@ class SharedCollectives : public Collectives {
   /// Shared with the buffers that the communicator hands out.
   const std::shared_ptr<ExchangeWindows>& windows() const { return windows_; }
 
-  void all_gather(ConstByteView in, ByteView out) override;
+  void all_gather_parts(std::span<const ByteView> parts) override;
   void all_to_all(ConstByteView in, ByteView out) override;
   void broadcast(ByteView data, int root) override;
-  void reduce(const ReductionPlan& plan, std::span<float* const> slots, Index count, float* out,
-              Reach reach) override;
+  void reduce(const ReductionPlan& plan, std::span<float* const> slots, Index count,
+              std::span<float* const> stack, Reach reach) override;
 
  private:
   void offer_one(Verb verb, ConstByteView operand, std::size_t bytes, int root, bool matters);
@@ -56,10 +56,10 @@ class SharedCollectives : public Collectives {
   template <class Write, class Read>
   void stage(std::size_t total, std::size_t parts, Write&& write, Read&& read);
 
-  void reduce_in_place(const ReductionPlan& plan, std::span<float* const> slots, LeafRange mine, float* out,
-                       Reach reach);
-  void reduce_staged(const ReductionPlan& plan, std::span<float* const> slots, Index count, float* out,
-                     Reach reach);
+  void reduce_in_place(const ReductionPlan& plan, std::span<float* const> slots, LeafRange mine,
+                       std::span<float* const> stack, Reach reach);
+  void reduce_staged(const ReductionPlan& plan, std::span<float* const> slots, Index count,
+                     std::span<float* const> stack, Reach reach);
 
   ControlWindow control_;
   std::shared_ptr<ExchangeWindows> windows_;
