@@ -43,6 +43,7 @@ std::unique_ptr<Command> make_eval();
 std::unique_ptr<Command> make_generate();
 std::unique_ptr<Command> make_config();
 std::unique_ptr<Command> make_inspect();
+std::unique_ptr<Command> make_plan();
 std::unique_ptr<Command> make_tokenize();
 
 }  // namespace cartan::cli

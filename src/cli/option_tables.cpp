@@ -5,6 +5,8 @@
 #include <array>
 #include <utility>
 
+#include "cartan/pipeline/schedule.hpp"
+
 namespace cartan::cli {
 namespace {
 
@@ -201,7 +203,9 @@ std::vector<Option> batch_options(train::BatchConfig& batch) {
        .range = between(1, kLargestCount)},
       {.key = "batch.micro",
        .target = &batch.micro,
-       .help = "samples a rank computes at a time; 0: the largest of 1, 2, 4, 8 that divides its share",
+       .help = "samples a rank computes at a time; 0: the largest of 1, 2, 4, 8 that divides its share and "
+               "leaves "
+               "two micro-batches a pipeline stage",
        .unit = "sequences",
        .range = between(0, kLargestCount)},
   };
@@ -229,6 +233,23 @@ std::vector<Option> zero_options(train::ZeroConfig& zero) {
        .help = "gradients are reduced in pieces of about this size",
        .unit = "MiB",
        .range = {.low = 0, .high = 65536, .open_low = true}},
+  };
+}
+
+std::vector<Option> pipeline_options(train::PipelineConfig& pipe) {
+  return {
+      {.key = "pipeline.schedule",
+       .target = &pipe.schedule,
+       .help = "order of the micro-batches on the stages",
+       .words = pipeline::schedule_kinds()},
+      {.key = "pipeline.chunks",
+       .target = &pipe.chunks,
+       .help = "parts of the model on each stage (interleaved)",
+       .range = between(1, 1 << 16)},
+      {.key = "pipeline.cut",
+       .target = &pipe.cut,
+       .help = "where the model is cut into parts: flops, layers, or the layers of each part as in 3,4,5",
+       .value_name = "HOW"},
   };
 }
 
@@ -339,20 +360,19 @@ std::vector<Option> checkpoint_options(train::CheckpointConfig& checkpoint) {
 
 std::vector<Option> config_options(train::Config& config) {
   std::vector<Option> all;
-  for (auto& section :
-       {run_options(config.run), model_options(config.model), data_options(config.data),
-        mesh_options(config.mesh), batch_options(config.batch), zero_options(config.zero),
-        recompute_options(config.recompute), precision_options(config.precision), optim_options(config.optim),
-        schedule_options(config.schedule), checkpoint_options(config.checkpoint)})
+  for (auto& section : {run_options(config.run), model_options(config.model), data_options(config.data),
+                        mesh_options(config.mesh), batch_options(config.batch), zero_options(config.zero),
+                        pipeline_options(config.pipeline), recompute_options(config.recompute),
+                        precision_options(config.precision), optim_options(config.optim),
+                        schedule_options(config.schedule), checkpoint_options(config.checkpoint)})
     all.insert(all.end(), section.begin(), section.end());
   return all;
 }
 
 std::optional<std::string> later_key(std::string_view key) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 12> later{{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 10> later{{
       {"model.from", "import of models"},
       {"zero.offload", "offload to the host"},
-      {"pipeline.", "pipeline schedules"},
       {"context.", "context parallelism"},
       {"precision.reduce", "choice of the reduction's type (it is fp32)"},
       {"precision.loss-scale", "fp16 and no loss scaling"},

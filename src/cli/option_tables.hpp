@@ -15,7 +15,7 @@ namespace cartan::cli {
 /// shown.
 std::vector<Option> config_options(train::Config& config);
 
-/// Why a key of later versions is refused: "this version of cartan has no pipeline schedules". Nothing for
+/// Why a key of later versions is refused: "this version of cartan has no context parallelism". Nothing for
 /// other keys.
 std::optional<std::string> later_key(std::string_view key);
 

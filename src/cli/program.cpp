@@ -186,8 +186,8 @@ int run_program(int argc, char** argv, std::span<const CommandEntry> commands) {
 }
 
 std::span<const std::string> later_commands() {
-  static const std::array<std::string, 8> names{"import", "export", "plan",   "bench",
-                                                "verify", "diff",   "doctor", "report"};
+  static const std::array<std::string, 7> names{"import", "export", "bench", "verify",
+                                                "diff",   "doctor", "report"};
   return names;
 }
 

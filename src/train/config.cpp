@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <array>
 
+#include "cartan/core/narrow.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/data/tokenizer.hpp"
 #include "cartan/device/device.hpp"
+#include "cartan/pipeline/cut.hpp"
+#include "cartan/pipeline/schedule.hpp"
 
 namespace cartan::train {
 namespace {
@@ -18,34 +21,11 @@ std::string fitting_batches(Index value, Index unit) {
   return text + std::to_string(below + unit);
 }
 
-Index default_micro(Index share) {
+/// A pipeline with fewer than two micro-batches a stage stands idle more than a third of the step.
+Index default_micro(Index share, Index stages) {
   for (const Index micro : {8, 4, 2})
-    if (share % micro == 0) return micro;
+    if (share % micro == 0 && (stages == 1 || share / micro >= 2 * stages)) return micro;
   return 1;
-}
-
-void check_batch(Config& config, Problems& problems) {
-  BatchConfig& batch = config.batch;
-  const Index dp = config.mesh.dp;
-  if (batch.global < 1 || batch.micro < 0) {
-    problems.add("batch.global = {} and batch.micro = {}: must be at least 1 (micro 0: chosen)", batch.global,
-                 batch.micro);
-    return;
-  }
-  if (batch.global % dp != 0) {
-    problems.add("batch.global = {} is not divisible by mesh.dp = {}: use {}", batch.global, dp,
-                 fitting_batches(batch.global, dp));
-    return;
-  }
-  const Index share = batch.global / dp;
-  if (batch.micro == 0) batch.micro = default_micro(share);
-  if (share % batch.micro != 0)
-    problems.add(
-        "batch.global = {} is not divisible by batch.micro * mesh.dp = {} * {} = {}: use batch.global {}, or "
-        "a "
-        "batch.micro that divides {}",
-        batch.global, batch.micro, dp, batch.micro * dp, fitting_batches(batch.global, batch.micro * dp),
-        share);
 }
 
 void check_zero(const Config& config, Problems& problems) {
@@ -94,7 +74,61 @@ void check_run(const Config& config, Problems& problems) {
   check_zero(config, problems);
 }
 
+/// What depends on stages; `has_batch`: the batch divides.
+void check_pipeline(const Config& config, bool has_batch, Problems& problems) {
+  const PipelineConfig& pipe = config.pipeline;
+  const std::size_t before = problems.lines().size();
+  pipeline::check_cut(pipe.cut, problems);
+  const Index stages = config.mesh.pp;
+  if (stages <= 1) return;
+  // Any multiple of the stages will do where the batch itself is wrong.
+  pipeline::check(pipe.schedule, config.mesh.pp, has_batch ? micro_batches(config) : stages, pipe.chunks,
+                  problems);
+  if (problems.lines().size() != before || config.model.layers < 1) return;
+  const Index parts = stages * pipe.chunks;
+  if (config.model.layers < parts) {
+    problems.add(
+        "model.layers = {} are too few for {} * {} = {} parts of a pipeline (mesh.pp * pipeline.chunks): use "
+        "at most "
+        "{} parts, or at least {} layers",
+        config.model.layers, stages, pipe.chunks, parts, config.model.layers, parts);
+    return;
+  }
+  try {
+    pipeline::cut_units(config.model, config.data.seq, narrow<int>(parts), pipe.cut);
+  } catch (const ConfigError& error) {
+    problems.add("{}", error.what());
+  }
+}
+
 }  // namespace
+
+Index micro_batches(const Config& config) {
+  return config.batch.global / (config.batch.micro * config.mesh.dp);
+}
+
+void check_batch(Config& config, Problems& problems) {
+  BatchConfig& batch = config.batch;
+  const Index dp = config.mesh.dp;
+  if (batch.global < 1 || batch.micro < 0) {
+    problems.add("batch.global = {} and batch.micro = {}: must be at least 1 (micro 0: chosen)", batch.global,
+                 batch.micro);
+    return;
+  }
+  if (batch.global % dp != 0) {
+    problems.add("batch.global = {} is not divisible by mesh.dp = {}: use {}", batch.global, dp,
+                 fitting_batches(batch.global, dp));
+    return;
+  }
+  const Index share = batch.global / dp;
+  if (batch.micro == 0) batch.micro = default_micro(share, config.mesh.pp);
+  if (share % batch.micro != 0)
+    problems.add(
+        "batch.global = {} is not divisible by batch.micro * mesh.dp = {} * {} = {}: use batch.global {}, or "
+        "a batch.micro that divides {}",
+        batch.global, batch.micro, dp, batch.micro * dp, fitting_batches(batch.global, batch.micro * dp),
+        share);
+}
 
 void resolve(Config& config, int world_size) {
   Problems problems;
@@ -123,7 +157,9 @@ void resolve(Config& config, int world_size) {
     problems.add("schedule.min-lr = {} is above optim.lr = {}: use at most that", config.schedule.min_lr,
                  config.optim.lr);
   check_run(config, problems);
+  const std::size_t before_batch = problems.lines().size();
   check_batch(config, problems);
+  check_pipeline(config, problems.lines().size() == before_batch, problems);
   problems.throw_if_any("the configuration");
 }
 

@@ -27,8 +27,8 @@ CommandSpec train_spec() {
           .sentence = "train a model",
           .usage = "[--config FILE]...",
           .examples = {"cartan train --steps 3", "cartan train --config run.ini"},
-          .uses = {"run", "model", "data", "mesh", "batch", "zero", "recompute", "precision", "optim",
-                   "schedule", "checkpoint"}};
+          .uses = {"run", "model", "data", "mesh", "batch", "zero", "pipeline", "recompute", "precision",
+                   "optim", "schedule", "checkpoint"}};
 }
 
 Parsed parse_words(const Words& words) { return parse(train_spec(), words); }
@@ -277,10 +277,10 @@ TEST(Options, AnUnknownPresetIsNamedWithThePresetsThatExist) {
 
 TEST(Options, KeysOfLaterVersionsAreRefusedAsSuch) {
   const TemporaryDirectory directory;
-  for (const char* key : {"model.from", "pipeline.schedule", "pipeline.chunks", "pipeline.cut",
-                          "context.exchange", "lora.rank", "lora.alpha", "lora.targets", "zero.offload",
-                          "precision.reduce", "precision.loss-scale", "precision.loss-scale-window",
-                          "hook.gradient", "watch.timeout", "watch.heartbeat", "checkpoint.local-dir"}) {
+  for (const char* key :
+       {"model.from", "context.exchange", "lora.rank", "lora.alpha", "lora.targets", "zero.offload",
+        "precision.reduce", "precision.loss-scale", "precision.loss-scale-window", "hook.gradient",
+        "watch.timeout", "watch.heartbeat", "checkpoint.local-dir"}) {
     const auto is_refused = HasSubstr(std::string(key) + ": this version of cartan has no ");
     EXPECT_THAT(failure_of(train_spec(), {std::string("--") + key, "1"}), fails(78, is_refused));
     const std::string file = directory.file("a.ini", std::string(key) + " = 1\n");
@@ -378,6 +378,47 @@ TEST(Resolve, NamesTheSourcesOfWhatDoesNotFit) {
     EXPECT_THAT(error.what(),
                 HasSubstr("batch.global = 7 (command line) is not divisible by mesh.dp = 3 (derived)"));
   }
+}
+
+/// What resolve() says on `ranks` ranks. (The mesh is among the problems: this version has one stage.)
+std::string pipeline_problems(Words words, int ranks) {
+  words.insert(words.end(), {"--data.train", "corpus"});
+  Parsed parsed = parse_words(words);
+  try {
+    resolve(parsed, ranks);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(Resolve, NamesWhatDoesNotFitAPipeline) {
+  EXPECT_THAT(
+      pipeline_problems({"--pp", "4", "--model.layers", "6", "--batch.global", "8", "--pipeline.schedule",
+                         "interleaved", "--pipeline.chunks", "2"},
+                        4),
+      AllOf(HasSubstr("model.layers = 6 (command line) are too few for 4 * 2 = 8 parts of a pipeline"),
+            HasSubstr("at most 6 parts, or at least 8 layers")));
+  EXPECT_THAT(pipeline_problems({"--pp", "4", "--batch.global", "6", "--batch.micro", "2",
+                                 "--pipeline.schedule", "interleaved"},
+                                4),
+              HasSubstr("cannot run 3 micro-batches a step"));
+  EXPECT_THAT(
+      pipeline_problems({"--pp", "2", "--pipeline.chunks", "2"}, 2),
+      HasSubstr("pipeline.chunks = 2 (command line) does not fit pipeline.schedule = 1f1b (default)"));
+  EXPECT_THAT(pipeline_problems({"--pp", "2", "--model.layers", "4", "--pipeline.cut", "1,2"}, 2),
+              HasSubstr("pipeline.cut = 1,2 (command line) adds up to 3 layers: expected model.layers = 4"));
+  EXPECT_THAT(pipeline_problems({"--pipeline.cut", "evenly"}, 1),
+              HasSubstr("pipeline.cut = evenly (command line): use flops, layers, or"));
+  // A batch that does not divide hides no other problem and invents none.
+  EXPECT_THAT(
+      pipeline_problems({"--pp", "4", "--dp", "2", "--batch.global", "7", "--model.layers", "3"}, 8),
+      AllOf(HasSubstr("batch.global = 7"), HasSubstr("model.layers = 3"), Not(HasSubstr("micro-batches"))));
+  // One stage: what is meant for several does not matter.
+  EXPECT_EQ(
+      pipeline_problems(
+          {"--pipeline.schedule", "zero-bubble", "--pipeline.chunks", "3", "--pipeline.cut", "1,2,3"}, 1),
+      "");
 }
 
 TEST(Help, NamesEveryKeyWithItsDefaultAndUnit) {

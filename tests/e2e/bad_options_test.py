@@ -30,13 +30,14 @@ class BadOptions(harness.Case):
         self.refuse(USAGE, ["eval", "--from", "x"], "--data.valid", "--ids")
         self.refuse(USAGE, ["tokenize", "--input", "x"], "--output")
         self.refuse(USAGE, ["inspect"], "inspect")
+        self.refuse(USAGE, ["plan", "--pp", 4], "--bubble")
 
     def test_no_command_shows_the_commands(self):
         result = self.cartan(expect=USAGE)
         self.assertIn("cartan COMMAND --help", result.err)
 
     def test_commands_of_later_versions(self):
-        for name in ("import", "export", "plan", "bench", "verify", "diff", "doctor", "report"):
+        for name in ("import", "export", "bench", "verify", "diff", "doctor", "report"):
             self.refuse(USAGE, [name], name)
 
     def test_keys_in_a_file(self):
@@ -78,6 +79,9 @@ class BadOptions(harness.Case):
             ("batch.global", 0),
             ("zero.bucket-mb", 0),
             ("zero.stage", 5),
+            ("pipeline.schedule", "dualpipe"),
+            ("pipeline.chunks", 0),
+            ("pipeline.cut", "3,x"),
             ("precision.compute", "fp8"),
             ("optim.lr", -1),
             ("optim.lr", "nan"),
@@ -103,6 +107,13 @@ class BadOptions(harness.Case):
         self.refuse_train({"mesh.dp": 2}, "1 rank", "mesh.dp = 1")
         self.refuse_train({"mesh.tp": 3}, "3", "4 ranks", "1, 2 or 4", ranks=4)
 
+    def test_pipelines_that_do_not_fit(self):
+        interleaved = {"mesh.pp": 4, "model.layers": 6, "pipeline.schedule": "interleaved", "pipeline.chunks": 2}
+        self.refuse_train(interleaved, "model.layers = 6", "4 * 2 = 8", "at least 8 layers", ranks=4)
+        few = {"mesh.pp": 4, "model.layers": 8, "batch.micro": 4, "pipeline.schedule": "interleaved"}
+        self.refuse_train(few, "3 micro-batches", "use 4", ranks=4)
+        self.refuse_train({"mesh.pp": 2, "model.layers": 4, "pipeline.cut": "1,2"}, "adds up to 3", ranks=2)
+
     def test_axes_of_later_versions(self):
         for axis in ("pp", "cp", "tp"):
             self.refuse_train({f"mesh.{axis}": 2}, f"mesh.{axis} = 2", f"--{axis} 1", ranks=2)
@@ -110,7 +121,7 @@ class BadOptions(harness.Case):
         self.refuse_train({"run.device": "cuda"}, "run.device = cuda", "cpu")
 
     def test_keys_of_later_versions(self):
-        for key in ("lora.rank", "pipeline.schedule", "recompute.policy", "zero.offload", "hook.gradient"):
+        for key in ("lora.rank", "context.exchange", "recompute.policy", "zero.offload", "hook.gradient"):
             self.refuse_train({key: 1}, key)
 
     def test_several_mistakes_are_said_together(self):

@@ -5,7 +5,7 @@ import re
 import harness
 from harness import DONE
 
-COMMANDS = ("train", "eval", "generate", "tokenize", "inspect", "config")
+COMMANDS = ("train", "eval", "generate", "tokenize", "inspect", "config", "plan")
 
 # With these MPI cannot start: there is no such transport, and the helper programs of Open MPI are not found.
 WITHOUT_MPI = {
@@ -64,6 +64,14 @@ class LoginNode(harness.Case):
         )
         self.assertEqual(self.inspect("run", "--verify"), self.inspect("run", "--verify"))
         self.cartan("inspect", "run", harness.corpus(), "--verify", env=WITHOUT_MPI)
+
+    def test_plan(self):
+        words = ("plan", "--bubble", "--pp", 4, "--batch.global", 8, "--batch.micro", 1)
+        text = self.cartan(*words, env=WITHOUT_MPI).out
+        shares = dict(re.findall(r"^[ *] (\S+) +\d+ +(\S+) %", text, re.MULTILINE))
+        self.assertEqual(
+            shares, {"gpipe": "27.3", "1f1b": "27.3", "interleaved": "15.8", "zero-bubble": "11.1"}, text
+        )
 
     def test_tokenize_and_generate(self):
         self.train("run", {"run.steps": 1})

@@ -28,7 +28,8 @@ struct RunConfig {
 /// Sequences. Accumulation = global / (micro * dp).
 struct BatchConfig {
   Index global = 8;
-  Index micro = 0;  ///< 0: the largest of 1, 2, 4, 8 that divides a rank's share
+  /// 0: the largest of 1, 2, 4, 8 that divides a rank's share and leaves two micro-batches a pipeline stage.
+  Index micro = 0;
 };
 
 struct PrecisionConfig {
@@ -48,6 +49,13 @@ struct ZeroConfig {
   double bucket_mb = 16.0;  ///< gradients are reduced in pieces of about this size
 };
 
+/// Of stages over mesh.pp; with one stage the keys have no effect.
+struct PipelineConfig {
+  std::string schedule = "1f1b";  ///< gpipe | 1f1b | interleaved | zero-bubble
+  int chunks = 1;                 ///< parts of the model on each stage: interleaved
+  std::string cut = "flops";      ///< flops | layers | blocks of each part: 3,4,5
+};
+
 struct CheckpointConfig {
   Index every = 100;                  ///< steps; 0: only at the end
   int keep = 3;                       ///< newest files that stay; 0: all
@@ -62,6 +70,7 @@ struct Config {
   comm::MeshShape mesh;
   BatchConfig batch;
   ZeroConfig zero;
+  PipelineConfig pipeline;
   RecomputeConfig recompute;
   PrecisionConfig precision;
   optim::OptimConfig optim;
@@ -72,5 +81,10 @@ struct Config {
 /// Derives what is left to derive (vocabulary, mesh.dp, batch.micro) and checks all of it for `world_size`
 /// ranks. Throws ConfigError with every problem: a batch that does not divide says which would, and so on.
 void resolve(Config& config, int world_size);
+
+/// The part of resolve() that derives batch.micro, for a mesh without zeros. Adds what does not divide.
+void check_batch(Config& config, Problems& problems);
+/// Micro-batches that a rank computes in a step; after check_batch().
+Index micro_batches(const Config& config);
 
 }  // namespace cartan::train
