@@ -86,7 +86,7 @@ std::optional<Blocks> parse_list(const std::string& how) {
 }
 
 Blocks cut_by_list(const std::string& how, Index layers, Index parts) {
-  const Blocks blocks = *parse_list(how);
+  Blocks blocks = *parse_list(how);
   Problems problems;
   if (static_cast<Index>(blocks.size()) != parts)
     problems.add(

@@ -21,7 +21,7 @@ std::string fitting_batches(Index value, Index unit) {
   return text + std::to_string(below + unit);
 }
 
-/// A pipeline with fewer than two micro-batches a stage stands idle more than a third of the step.
+/// With two micro-batches a stage the stages of a 1f1b pipeline stand idle for at most a third of the step.
 Index default_micro(Index share, Index stages) {
   for (const Index micro : {8, 4, 2})
     if (share % micro == 0 && (stages == 1 || share / micro >= 2 * stages)) return micro;
@@ -77,23 +77,25 @@ void check_run(const Config& config, Problems& problems) {
 /// What depends on stages; `has_batch`: the batch divides.
 void check_pipeline(const Config& config, bool has_batch, Problems& problems) {
   const PipelineConfig& pipe = config.pipeline;
-  const std::size_t before = problems.lines().size();
-  pipeline::check_cut(pipe.cut, problems);
   const Index stages = config.mesh.pp;
+  Problems cut;
+  pipeline::check_cut(pipe.cut, cut);
+  for (const std::string& line : cut.lines()) problems.add("{}", line);
   if (stages <= 1) return;
-  // Any multiple of the stages will do where the batch itself is wrong.
+  // Where the batch itself is wrong, any number that fits is supposed.
   pipeline::check(pipe.schedule, config.mesh.pp, has_batch ? micro_batches(config) : stages, pipe.chunks,
                   problems);
-  if (problems.lines().size() != before || config.model.layers < 1) return;
+  const bool has_parts = pipe.chunks == 1 || (pipe.chunks > 1 && pipe.schedule == "interleaved");
+  if (!has_parts || config.model.layers < 1) return;
   const Index parts = stages * pipe.chunks;
   if (config.model.layers < parts) {
     problems.add(
         "model.layers = {} are too few for {} * {} = {} parts of a pipeline (mesh.pp * pipeline.chunks): use "
-        "at most "
-        "{} parts, or at least {} layers",
+        "at most {} parts, or at least {} layers",
         config.model.layers, stages, pipe.chunks, parts, config.model.layers, parts);
     return;
   }
+  if (!cut.empty()) return;
   try {
     pipeline::cut_units(config.model, config.data.seq, narrow<int>(parts), pipe.cut);
   } catch (const ConfigError& error) {
