@@ -200,8 +200,9 @@ void attention_backward(benchmark::State& state) {
             ops.attention_backward(p.shape, p.q.matrix(p.rows, p.q_cols), p.k.matrix(p.rows, p.kv_cols),
                                    p.v.matrix(p.rows, p.kv_cols), p.out.matrix(p.rows, p.q_cols),
                                    p.log_sum_exp.vector(p.rows * p.shape.heads), p.starts,
-                                   p.dout.matrix(p.rows, p.q_cols), p.dq.matrix(p.rows, p.q_cols),
-                                   p.dk.matrix(p.rows, p.kv_cols), p.dv.matrix(p.rows, p.kv_cols), stream);
+                                   p.dout.matrix(p.rows, p.q_cols), p.dq.matrix(p.rows, p.q_cols), false,
+                                   p.dk.matrix(p.rows, p.kv_cols), p.dv.matrix(p.rows, p.kv_cols), false,
+                                   stream);
           });
 }
 BENCHMARK(attention_backward)->Apply(attention_shapes);
@@ -318,7 +319,7 @@ void embedding_backward(benchmark::State& state) {
   }
   Gradient dtable(vocab * hidden, 8);
   measure(state, "GB/s", static_cast<double>(2 * tokens * hidden) * 4, [&](Ops& ops, Stream& stream) {
-    ops.embedding_backward(ids, dout.matrix(tokens, hidden), {8, 256}, vocab, dtable.view(), stream);
+    ops.embedding_backward(ids, dout.matrix(tokens, hidden), {8, 256}, 0, vocab, dtable.view(), stream);
   });
 }
 BENCHMARK(embedding_backward)

@@ -45,19 +45,52 @@ Index groups_of(const char* op, Index cols, Index group) {
   return cols / group;
 }
 
+/// fp32 numbers, so many.
+template <class V>
+void floats(const char* op, const char* what, const V& v, Index size) {
+  if (v.size != size) throw InternalError("{}: size of {} is {}, expected {}", op, what, v.size, size);
+  same_type(op, what, v.dtype, DType::f32);
+}
+
+void same_type_or_f32(const char* op, const char* what, DType found, DType expected) {
+  if (found != DType::f32) same_type(op, what, found, expected);
+}
+
+void not_negative(const char* op, const char* what, Index found) {
+  if (found < 0) throw InternalError("{}: {} is {}, expected 0 or more", op, what, found);
+}
+
+void attention_operands(const char* op, const AttentionShape& shape, const ConstMatrix& q,
+                        const ConstMatrix& k, const ConstMatrix& v,
+                        std::span<const std::int32_t> document_start) {
+  groups_of(op, shape.heads, shape.kv_heads);
+  not_negative(op, "the position of the first query", shape.q_first);
+  not_negative(op, "the position of the first key", shape.k_first);
+  const Index q_rows = shape.sequences * shape.q_length, k_rows = shape.sequences * shape.k_length;
+  matrix(op, "q", q, q_rows, shape.heads * shape.head_dim);
+  matrix(op, "k", k, k_rows, shape.kv_heads * shape.head_dim);
+  matrix(op, "v", v, k_rows, shape.kv_heads * shape.head_dim);
+  same_type(op, "k", k.dtype, q.dtype);
+  same_type(op, "v", v.dtype, q.dtype);
+  same(op, "number of document starts", static_cast<Index>(document_start.size()), q_rows);
+}
+
 }  // namespace
 
-void embedding_forward(std::span<const std::int32_t> ids, const ConstMatrix& table, const Matrix& out) {
+void embedding_forward(std::span<const std::int32_t> ids, const ConstMatrix& table, Index first,
+                       const Matrix& out) {
+  not_negative("embedding_forward", "the first id", first);
   matrix("embedding_forward", "out", out, static_cast<Index>(ids.size()), table.cols);
   same_type("embedding_forward", "out", out.dtype, table.dtype);
 }
 
 void embedding_backward(std::span<const std::int32_t> ids, const ConstMatrix& dout, SequenceShape shape,
-                        Index vocab, const GradientView& dtable) {
+                        Index first, Index vocab, const GradientView& dtable) {
   const char* op = "embedding_backward";
+  not_negative(op, "the first id", first);
   same(op, "number of ids", static_cast<Index>(ids.size()), shape.tokens());
   matrix(op, "dout", dout, shape.tokens(), dout.cols);
-  if (vocab <= 0) throw InternalError("{}: vocabulary of {}", op, vocab);
+  not_negative(op, "the vocabulary", vocab);
   gradient(op, dtable, shape);
 }
 
@@ -135,23 +168,10 @@ void attention_forward(const AttentionShape& shape, const ConstMatrix& q, const 
                        const ConstMatrix& v, std::span<const std::int32_t> document_start, const Matrix& out,
                        const Vector& log_sum_exp) {
   const char* op = "attention_forward";
-  groups_of(op, shape.heads, shape.kv_heads);
-  if (shape.q_length > shape.k_length) {
-    throw InternalError("{}: {} queries, but {} keys", op, shape.q_length, shape.k_length);
-  }
-  const Index q_rows = shape.sequences * shape.q_length, k_rows = shape.sequences * shape.k_length;
-  matrix(op, "q", q, q_rows, shape.heads * shape.head_dim);
-  matrix(op, "k", k, k_rows, shape.kv_heads * shape.head_dim);
-  matrix(op, "v", v, k_rows, shape.kv_heads * shape.head_dim);
-  matrix(op, "out", out, q_rows, shape.heads * shape.head_dim);
-  same_type(op, "k", k.dtype, q.dtype);
-  same_type(op, "v", v.dtype, q.dtype);
-  same_type(op, "out", out.dtype, q.dtype);
-  same(op, "number of document starts", static_cast<Index>(document_start.size()), q_rows);
-  if (log_sum_exp.data != nullptr) {
-    same(op, "size of log_sum_exp", log_sum_exp.size, q_rows * shape.heads);
-    same_type(op, "log_sum_exp", log_sum_exp.dtype, DType::f32);
-  }
+  attention_operands(op, shape, q, k, v, document_start);
+  matrix(op, "out", out, q.rows, q.cols);
+  same_type_or_f32(op, "out", out.dtype, q.dtype);
+  if (log_sum_exp.data != nullptr) floats(op, "log_sum_exp", log_sum_exp, q.rows * shape.heads);
 }
 
 void attention_backward(const AttentionShape& shape, const ConstMatrix& q, const ConstMatrix& k,
@@ -159,24 +179,29 @@ void attention_backward(const AttentionShape& shape, const ConstMatrix& q, const
                         std::span<const std::int32_t> document_start, const ConstMatrix& dout,
                         const Matrix& dq, const Matrix& dk, const Matrix& dv) {
   const char* op = "attention_backward";
-  groups_of(op, shape.heads, shape.kv_heads);
-  same(op, "number of queries", shape.q_length, shape.k_length);
-  const Index rows = shape.sequences * shape.q_length;
-  const Index q_cols = shape.heads * shape.head_dim, kv_cols = shape.kv_heads * shape.head_dim;
-  matrix(op, "q", q, rows, q_cols);
-  matrix(op, "out", out, rows, q_cols);
-  matrix(op, "dout", dout, rows, q_cols);
-  matrix(op, "dq", dq, rows, q_cols);
-  matrix(op, "k", k, rows, kv_cols);
-  matrix(op, "v", v, rows, kv_cols);
-  matrix(op, "dk", dk, rows, kv_cols);
-  matrix(op, "dv", dv, rows, kv_cols);
-  for (const DType dtype : {k.dtype, v.dtype, out.dtype, dout.dtype, dq.dtype, dk.dtype, dv.dtype}) {
-    same_type(op, "an operand", dtype, q.dtype);
-  }
-  same(op, "size of log_sum_exp", log_sum_exp.size, rows * shape.heads);
-  same_type(op, "log_sum_exp", log_sum_exp.dtype, DType::f32);
-  same(op, "number of document starts", static_cast<Index>(document_start.size()), rows);
+  attention_operands(op, shape, q, k, v, document_start);
+  matrix(op, "out", out, q.rows, q.cols);
+  matrix(op, "dout", dout, q.rows, q.cols);
+  same_type(op, "out", out.dtype, q.dtype);
+  same_type(op, "dout", dout.dtype, q.dtype);
+  floats(op, "log_sum_exp", log_sum_exp, q.rows * shape.heads);
+  matrix(op, "dq", dq, q.rows, q.cols);
+  matrix(op, "dk", dk, k.rows, k.cols);
+  matrix(op, "dv", dv, v.rows, v.cols);
+  same_type_or_f32(op, "dq", dq.dtype, q.dtype);
+  same_type_or_f32(op, "dk", dk.dtype, q.dtype);
+  same_type_or_f32(op, "dv", dv.dtype, q.dtype);
+}
+
+void attention_merge(const Matrix& out_sum, const Vector& lse_sum, const ConstMatrix& out,
+                     const ConstVector& log_sum_exp, Index head_dim) {
+  const char* op = "attention_merge";
+  const Index heads = groups_of(op, out.cols, head_dim);
+  matrix(op, "out", out, out.rows, out.cols);
+  matrix(op, "out_sum", out_sum, out.rows, out.cols);
+  same_type(op, "out_sum", out_sum.dtype, DType::f32);
+  floats(op, "lse_sum", lse_sum, out.rows * heads);
+  floats(op, "log_sum_exp", log_sum_exp, out.rows * heads);
 }
 
 void swiglu_forward(const ConstMatrix& gate_up, const Matrix& y) {
@@ -204,8 +229,32 @@ void cross_entropy(const ConstMatrix& logits, std::span<const std::int32_t> targ
   const char* op = "cross_entropy";
   matrix(op, "logits", logits, static_cast<Index>(targets.size()), logits.cols);
   same_type(op, "logits", logits.dtype, DType::f32);
-  same(op, "size of row_loss", row_loss.size, logits.rows);
-  same_type(op, "row_loss", row_loss.dtype, DType::f32);
+  floats(op, "row_loss", row_loss, logits.rows);
+  if (dlogits.data != nullptr) matrix(op, "dlogits", dlogits, logits.rows, logits.cols);
+}
+
+void cross_entropy_stats(const ConstMatrix& logits, std::span<const std::int32_t> targets, Index first,
+                         const Vector& row_max, const Vector& row_sum, const Vector& target_logit) {
+  const char* op = "cross_entropy_stats";
+  not_negative(op, "the first column", first);
+  matrix(op, "logits", logits, static_cast<Index>(targets.size()), logits.cols);
+  same_type(op, "logits", logits.dtype, DType::f32);
+  floats(op, "row_max", row_max, logits.rows);
+  floats(op, "row_sum", row_sum, logits.rows);
+  floats(op, "target_logit", target_logit, logits.rows);
+}
+
+void cross_entropy_finish(const ConstMatrix& logits, std::span<const std::int32_t> targets, Index first,
+                          const ConstVector& row_max, const ConstVector& row_sum,
+                          const ConstVector& target_logit, const Vector& row_loss, const Matrix& dlogits) {
+  const char* op = "cross_entropy_finish";
+  not_negative(op, "the first column", first);
+  matrix(op, "logits", logits, static_cast<Index>(targets.size()), logits.cols);
+  same_type(op, "logits", logits.dtype, DType::f32);
+  floats(op, "row_max", row_max, logits.rows);
+  floats(op, "row_sum", row_sum, logits.rows);
+  floats(op, "target_logit", target_logit, logits.rows);
+  if (row_loss.data != nullptr) floats(op, "row_loss", row_loss, logits.rows);
   if (dlogits.data != nullptr) matrix(op, "dlogits", dlogits, logits.rows, logits.cols);
 }
 
@@ -239,6 +288,17 @@ void tree_sum(std::span<const float* const> values, std::span<const int> merges,
     depth += 1 - m;
   }
   same("tree_sum", "number of values left", depth, 1);
+}
+
+void sum_parts(const ConstMatrix& stacked, Index parts, const ConstMatrix& residual, const Matrix& out) {
+  const char* op = "sum_parts";
+  if (parts < 1) throw InternalError("{}: {} parts, expected 1 or more", op, parts);
+  matrix(op, "stacked", stacked, parts * out.rows, out.cols);
+  matrix(op, "out", out, out.rows, out.cols);
+  if (residual.data != nullptr) {
+    matrix(op, "residual", residual, out.rows, out.cols);
+    same_type(op, "residual", residual.dtype, out.dtype);
+  }
 }
 
 void add(const Vector& y, const ConstVector& x) {

@@ -7,9 +7,10 @@
 
 namespace cartan::device::check {
 
-void embedding_forward(std::span<const std::int32_t> ids, const ConstMatrix& table, const Matrix& out);
+void embedding_forward(std::span<const std::int32_t> ids, const ConstMatrix& table, Index first,
+                       const Matrix& out);
 void embedding_backward(std::span<const std::int32_t> ids, const ConstMatrix& dout, SequenceShape shape,
-                        Index vocab, const GradientView& dtable);
+                        Index first, Index vocab, const GradientView& dtable);
 void rmsnorm_forward(const ConstMatrix& x, const ConstVector& weight, const Matrix& y, const Vector& inv_rms);
 void rmsnorm_backward(const ConstMatrix& x, const ConstVector& weight, const ConstVector& inv_rms,
                       const ConstMatrix& dy, const Matrix& dx, SequenceShape shape,
@@ -29,15 +30,23 @@ void attention_backward(const AttentionShape& shape, const ConstMatrix& q, const
                         const ConstMatrix& v, const ConstMatrix& out, const ConstVector& log_sum_exp,
                         std::span<const std::int32_t> document_start, const ConstMatrix& dout,
                         const Matrix& dq, const Matrix& dk, const Matrix& dv);
+void attention_merge(const Matrix& out_sum, const Vector& lse_sum, const ConstMatrix& out,
+                     const ConstVector& log_sum_exp, Index head_dim);
 void swiglu_forward(const ConstMatrix& gate_up, const Matrix& y);
 void swiglu_backward(const ConstMatrix& gate_up, const ConstMatrix& dy, const Matrix& dgate_up,
                      const Matrix& y);
 void cross_entropy(const ConstMatrix& logits, std::span<const std::int32_t> targets, const Vector& row_loss,
                    const Matrix& dlogits);
+void cross_entropy_stats(const ConstMatrix& logits, std::span<const std::int32_t> targets, Index first,
+                         const Vector& row_max, const Vector& row_sum, const Vector& target_logit);
+void cross_entropy_finish(const ConstMatrix& logits, std::span<const std::int32_t> targets, Index first,
+                          const ConstVector& row_max, const ConstVector& row_sum,
+                          const ConstVector& target_logit, const Vector& row_loss, const Matrix& dlogits);
 void adamw(const Vector& master, const ConstVector& gradient, const Vector& exp_avg, const Vector& exp_avg_sq,
            const Vector& compute);
 void square_sums(const ConstVector& x, std::span<double> sums);
 void tree_sum(std::span<const float* const> values, std::span<const int> merges, Index count);
+void sum_parts(const ConstMatrix& stacked, Index parts, const ConstMatrix& residual, const Matrix& out);
 void add(const Vector& y, const ConstVector& x);
 void copy(const ConstMatrix& x, const Matrix& y);
 

@@ -77,8 +77,9 @@ struct Generator::State {
     const Matrix out = output.row_block(0, count);
     {
       const model::HeldUnit unit(units, 0);
-      ops.embedding_forward(
-          batch.tokens, {unit->data, unit->dtype, config.vocab, config.hidden, config.hidden}, a.x, stream);
+      ops.embedding_forward(batch.tokens,
+                            {unit->data, unit->dtype, config.vocab, config.hidden, config.hidden}, 0, a.x,
+                            stream);
     }
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const model::HeldUnit unit(units, i + 1);

@@ -122,6 +122,7 @@ void Block::decode(const BatchView& batch, const UnitView& unit, const RopeTable
   ops.copy(values(saved), cache_v.row_block(cached, fresh), stream);
   device::AttentionShape shape = attention_shape(batch.shape);
   shape.k_length = cached + fresh;
+  shape.q_first = cached;
   ops.attention_forward(shape, rotated_q(saved), cache_k.row_block(0, shape.k_length),
                         cache_v.row_block(0, shape.k_length), batch.document_start, saved.attention, {},
                         stream);
@@ -149,8 +150,8 @@ void Block::backward_input(const BatchView& batch, const UnitView& unit, const R
   const Matrix dq = work.d_qkv.col_block(0, q_width), dk = work.d_qkv.col_block(q_width, k_width),
                dv = work.d_qkv.col_block(q_width + k_width, k_width);
   ops.attention_backward(attention_shape(batch.shape), rotated_q(saved), rotated_k(saved), values(saved),
-                         saved.attention, saved.log_sum_exp, batch.document_start, work.d_attention, dq, dk,
-                         dv, stream);
+                         saved.attention, saved.log_sum_exp, batch.document_start, work.d_attention, dq,
+                         false, dk, dv, false, stream);
   ops.rope(work.d_qkv.col_block(0, q_width + k_width), head_dim_, batch.positions, rope.cosines, rope.sines,
            true, stream);
   if (qk_norm_) {

@@ -193,7 +193,7 @@ void Stage::forward(const BatchView& batch, UnitSource& units) {
   if (s.has_embedding) {
     const HeldUnit unit(units, 0);
     const ConstMatrix table{unit->data, unit->dtype, s.config.vocab, s.config.hidden, s.config.hidden};
-    s.ops().embedding_forward(batch.tokens, table,
+    s.ops().embedding_forward(batch.tokens, table, 0,
                               s.blocks.empty() ? output : s.saved[0].x.row_block(0, tokens), s.stream());
   }
   for (std::size_t i = 0; i < s.blocks.size(); ++i) {
@@ -248,7 +248,7 @@ void Stage::backward(const BatchView& batch, UnitSource& units,
     unit_done(s.block_unit(i));
   }
   if (!s.has_embedding) return;
-  s.ops().embedding_backward(batch.tokens, work.d_out, batch.shape, s.config.vocab, units.gradient(0),
+  s.ops().embedding_backward(batch.tokens, work.d_out, batch.shape, 0, s.config.vocab, units.gradient(0),
                              s.stream());
   unit_done(0);
 }

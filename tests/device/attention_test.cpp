@@ -122,7 +122,7 @@ struct Problem {
   }
   void backward(const Context& context) {
     attention_backward(context, shape, q.view(), k.view(), v.view(), out.view(), log_sum_exp_view(),
-                       document_start, dout.view(), dq.view(), dk.view(), dv.view());
+                       document_start, dout.view(), dq.view(), false, dk.view(), dv.view(), false);
   }
   /// Documents of irregular lengths: starts wherever (position * 7 + sequence) % 31 == 0.
   void scatter_documents() {
@@ -130,7 +130,7 @@ struct Problem {
       std::int32_t start = 0;
       for (Index p = 0; p < shape.k_length; ++p) {
         if ((p * 7 + s) % 31 == 0) start = static_cast<std::int32_t>(p);
-        const Index query = p - (shape.k_length - shape.q_length);
+        const Index query = p - shape.q_first;
         if (query >= 0) document_start[static_cast<std::size_t>(s * shape.q_length + query)] = start;
       }
     }
@@ -168,7 +168,7 @@ struct Reference {
       const std::function<void(Index, Index, std::size_t, const std::vector<std::size_t>&)>& body) const {
     for (Index token = 0; token < shape.sequences * shape.q_length; ++token) {
       const Index sequence = token / shape.q_length;
-      const Index position = shape.k_length - shape.q_length + token % shape.q_length;
+      const Index position = shape.q_first + token % shape.q_length;
       for (Index head = 0; head < shape.heads; ++head) {
         const Index kv_head = head / (shape.heads / shape.kv_heads);
         std::vector<std::size_t> keys;
@@ -251,15 +251,11 @@ void expect_near(const Doubles& a, const Doubles& b, double tolerance, const cha
   EXPECT_LE(worst, tolerance) << what << "[" << where << "] is " << a[where] << ", expected " << b[where];
 }
 
+/// The last q_length of k_length positions.
 AttentionShape make_shape(Index sequences, Index q_length, Index k_length, Index heads, Index kv_heads,
                           Index head_dim) {
-  return {sequences,
-          q_length,
-          k_length,
-          heads,
-          kv_heads,
-          head_dim,
-          1.0f / std::sqrt(static_cast<float>(head_dim))};
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  return {sequences, q_length, k_length, heads, kv_heads, head_dim, scale, k_length - q_length};
 }
 
 void compare_with_reference(AttentionShape shape, DType dtype, bool documents, int threads) {
@@ -325,7 +321,7 @@ TEST(Attention, MatchesDoublePrecisionForTheLastQueriesOfManyKeys) {
 
 TEST(Attention, AcceptsNothing) {
   Threads pool(2);
-  for (const AttentionShape shape : {make_shape(0, 5, 5, 2, 1, 8), make_shape(3, 0, 0, 2, 1, 8)}) {
+  for (const AttentionShape& shape : {make_shape(0, 5, 5, 2, 1, 8), make_shape(3, 0, 0, 2, 1, 8)}) {
     Problem problem(shape, DType::f32);
     problem.forward(pool.context());
     problem.backward(pool.context());

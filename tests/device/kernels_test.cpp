@@ -83,6 +83,23 @@ TEST(Kernels, ConversionAndAdamWHaveTheSameBitsOnEveryInstructionSet) {
   });
 }
 
+TEST(Kernels, SumsOfPartsHaveTheSameBitsOnEveryInstructionSet) {
+  constexpr Index kCols = 75, kParts = 3;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Data stacked(dtype, random_values(kParts * kCols, "stacked"));
+    Data first_sum(dtype, 0), first_blend(DType::f32, 0);
+    on_every_target([&](const char* name) {
+      Data sum(dtype, random_values(kCols, "sum")), blend(DType::f32, sum.values());
+      sum_rows(stacked.vector().data, kCols, kParts, dtype, sum.vector().data, sum.vector().data, dtype,
+               kCols);
+      blend_row(blend.floats(), 0.3f, stacked.vector().data, 0.7f, dtype, kCols);
+      if (first_sum.values().empty()) first_sum = sum, first_blend = blend;
+      EXPECT_TRUE(sum.same_bits(first_sum)) << name;
+      EXPECT_TRUE(blend.same_bits(first_blend)) << name;
+    });
+  }
+}
+
 TEST(Kernels, RowsAgreeWithTheReferenceOnEveryInstructionSet) {
   constexpr Index kCols = 75;
   Data x(DType::f32, random_values(kCols, "x")), weight(DType::f32, random_values(kCols, "weight"));
@@ -106,6 +123,11 @@ TEST(Kernels, RowsAgreeWithTheReferenceOnEveryInstructionSet) {
     EXPECT_NEAR(cross_entropy_row(gate_up.floats(), 2 * kCols, target[0], dlogits.floats(), DType::f32),
                 loss.row_loss[0], 1e-5);
     testing::expect_close(dlogits.values(), loss.dlogits, 1e-5, 1e-7);
+    // The target among the first columns; the last ones alone, by the statistics of all.
+    const SoftmaxStats stats = softmax_stats(gate_up.floats(), 2 * kCols);
+    EXPECT_NEAR(std::log(stats.sum) + stats.maximum - gate_up.floats()[target[0]], loss.row_loss[0], 1e-5);
+    cross_entropy_gradient(gate_up.floats() + kCols, kCols, target[0] - kCols, stats, y.floats(), DType::f32);
+    testing::expect_close(y.values(), Values(loss.dlogits.begin() + kCols, loss.dlogits.end()), 1e-5, 1e-7);
     EXPECT_TRUE(finite(x.floats(), DType::f32, kCols));
   });
 }

@@ -45,8 +45,8 @@ void expect_gradient(const Values& found, const Values& x, const std::function<d
 TEST(Reference, EmbeddingGradient) {
   const auto ids = random_ids(6, 4, "ids");
   const Values table = random_values(4 * 3, "table"), dout = random_values(6 * 3, "dout");
-  expect_gradient(reference::embedding_backward(ids, dout, 4, 3), table,
-                  [&](const Values& t) { return dot(reference::embedding_forward(ids, t, 3), dout); });
+  expect_gradient(reference::embedding_backward(ids, dout, 0, 4, 3), table,
+                  [&](const Values& t) { return dot(reference::embedding_forward(ids, t, 0, 3), dout); });
 }
 
 TEST(Reference, RmsNormGradients) {
@@ -110,7 +110,8 @@ TEST(Reference, AttentionGradients) {
   const std::vector<std::int32_t> starts{0, 0, 0, 3, 3, 0, 1, 1, 1, 4};
   const Values q = random_values(10 * 12, "q"), k = random_values(10 * 6, "k"),
                v = random_values(10 * 6, "v"), dout = random_values(10 * 12, "dout");
-  const auto g = reference::attention_backward(shape, q, k, v, starts, dout);
+  const auto g = reference::attention_backward(
+      shape, q, k, v, reference::attention_forward(shape, q, k, v, starts), starts, dout);
   expect_gradient(g.dq, q, [&](const Values& x) {
     return dot(reference::attention_forward(shape, x, k, v, starts).out, dout);
   });
@@ -120,6 +121,34 @@ TEST(Reference, AttentionGradients) {
   expect_gradient(g.dv, v, [&](const Values& x) {
     return dot(reference::attention_forward(shape, q, k, x, starts).out, dout);
   });
+}
+
+TEST(Reference, GradientsOfTwoRunsOfKeysAddUpToThoseOfAll) {
+  const AttentionShape all{1, 5, 5, 2, 1, 3, 0.7f}, front{1, 5, 2, 2, 1, 3, 0.7f},
+      back{1, 5, 3, 2, 1, 3, 0.7f, 0, 2};
+  const std::vector<std::int32_t> starts{0, 0, 1, 1, 4};
+  const Values q = random_values(5 * 6, "q"), k = random_values(5 * 3, "k"), v = random_values(5 * 3, "v"),
+               dout = random_values(5 * 6, "dout");
+  const auto part = [](const Values& x, Index begin, Index end) {
+    return Values(x.begin() + begin * 3, x.begin() + end * 3);
+  };
+  const auto whole = reference::attention_forward(all, q, k, v, starts);
+  const auto a = reference::attention_forward(front, q, part(k, 0, 2), part(v, 0, 2), starts);
+  const auto b = reference::attention_forward(back, q, part(k, 2, 5), part(v, 2, 5), starts);
+  EXPECT_EQ(b.log_sum_exp[0], -HUGE_VAL);
+  const auto merged = reference::attention_merge(a, b, 3);
+  expect_close(merged.out, whole.out, 1e-12, 1e-12);
+  expect_close(merged.log_sum_exp, whole.log_sum_exp, 1e-12, 1e-12);
+
+  const auto g = reference::attention_backward(all, q, k, v, whole, starts, dout);
+  auto sum = reference::attention_backward(front, q, part(k, 0, 2), part(v, 0, 2), whole, starts, dout);
+  const auto rest = reference::attention_backward(back, q, part(k, 2, 5), part(v, 2, 5), whole, starts, dout);
+  for (std::size_t i = 0; i < sum.dq.size(); ++i) sum.dq[i] += rest.dq[i];
+  sum.dk.insert(sum.dk.end(), rest.dk.begin(), rest.dk.end());
+  sum.dv.insert(sum.dv.end(), rest.dv.begin(), rest.dv.end());
+  expect_close(sum.dq, g.dq, 1e-12, 1e-12);
+  expect_close(sum.dk, g.dk, 1e-12, 1e-12);
+  expect_close(sum.dv, g.dv, 1e-12, 1e-12);
 }
 
 TEST(Reference, AttentionOfTheFirstTokenIsItsValue) {

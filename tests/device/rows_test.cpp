@@ -210,29 +210,26 @@ TEST_P(RowOps, EmbeddingMatchesTheReference) {
           dout(dtype(), random_values(tokens * hidden, "dout"));
       Data out(dtype(), tokens * hidden);
       const auto ids = random_ids(tokens, vocab, "ids");
-      ops_.embedding_forward(ids, table.matrix(hidden), out.matrix(hidden), stream_);
+      ops_.embedding_forward(ids, table.matrix(hidden), 0, out.matrix(hidden), stream_);
       stream_.synchronize();
-      EXPECT_EQ(out.values(), reference::embedding_forward(ids, table.values(), hidden));
+      EXPECT_EQ(out.values(), reference::embedding_forward(ids, table.values(), 0, hidden));
 
       const FoldPlan plan = plan_folds(CanonicalTree(sequences), 0, sequences, sequences).front();
       Slots dtable(1, vocab * hidden);
-      ops_.embedding_backward(ids, dout.matrix(hidden), {sequences, length}, vocab, dtable.view(plan),
+      ops_.embedding_backward(ids, dout.matrix(hidden), {sequences, length}, 0, vocab, dtable.view(plan),
                               stream_);
       stream_.synchronize();
-      expect_close(dtable.values(), reference::embedding_backward(ids, dout.values(), vocab, hidden), 0x1p-20,
-                   1e-5);
+      expect_close(dtable.values(), reference::embedding_backward(ids, dout.values(), 0, vocab, hidden),
+                   0x1p-20, 1e-5);
     }
   }
 }
 
-TEST_P(RowOps, EmbeddingRefusesIdsBeyondTheVocabulary) {
+TEST_P(RowOps, EmbeddingRefusesNegativeIds) {
   Data table(dtype(), 20), out(dtype(), 10);
-  for (const std::int32_t bad : {-1, 4}) {
-    const auto device = testing::cpu(1);
-    const std::vector<std::int32_t> ids{0, bad};
-    device->ops().embedding_forward(ids, table.matrix(5), out.matrix(5), device->compute_stream());
-    EXPECT_THROW(device->compute_stream().synchronize(), InternalError);
-  }
+  const std::vector<std::int32_t> ids{0, -1};
+  ops_.embedding_forward(ids, table.matrix(5), 0, out.matrix(5), stream_);
+  EXPECT_THROW(stream_.synchronize(), InternalError);
 }
 
 TEST_P(RowOps, GradientsHaveTheSameBitsForEverySplitAndThreads) {
@@ -262,7 +259,7 @@ TEST_P(RowOps, GradientsHaveTheSameBitsForEverySplitAndThreads) {
         const auto part = std::span(ids).subspan(static_cast<std::size_t>(first * length),
                                                  static_cast<std::size_t>(count * length));
         device->ops().embedding_backward(part, dy.matrix(cols).row_block(first * length, count * length),
-                                         {count, length}, vocab, view, device->compute_stream());
+                                         {count, length}, 0, vocab, view, device->compute_stream());
         device->compute_stream().synchronize();
       });
     };
@@ -285,7 +282,7 @@ TEST(EmbeddingBackward, OverwritesSlotsOfRowsThatNoTokenHas) {
   const FoldPlan plan{1, 2, 2, {0}};
   Slots slots(2, 8);
   std::fill(slots.memory[0].begin(), slots.memory[0].end(), 5.0f);
-  device->ops().embedding_backward(ids, dout.matrix(2), {1, 2}, 4, slots.view(plan),
+  device->ops().embedding_backward(ids, dout.matrix(2), {1, 2}, 0, 4, slots.view(plan),
                                    device->compute_stream());
   device->compute_stream().synchronize();
   EXPECT_EQ(slots.memory[0], std::vector<float>(8, 5.0f));

@@ -40,9 +40,33 @@ TEST(SimDevice, CountsTheCausalHalfOfAttention) {
   const double pairs = 2 * 6 * (1 + 2 + 3 + 4);
   EXPECT_EQ(sim->counts().attention_flops, 2 * 2 * pairs * 8);
   sim->ops().attention_backward(shape, fake(8, 48), fake(8, 24), fake(8, 24), fake(8, 48), lse, starts,
-                                fake(8, 48), fake_out(8, 48), fake_out(8, 24), fake_out(8, 24),
+                                fake(8, 48), fake_out(8, 48), false, fake_out(8, 24), fake_out(8, 24), false,
                                 sim->compute_stream());
   EXPECT_EQ(sim->counts().attention_flops, (2 + 5) * 2 * pairs * 8);
+}
+
+TEST(SimDevice, CountsThePairsOfAnyTwoRuns) {
+  const std::vector<std::int32_t> starts(64, 0);
+  for (const Index q_first : {0, 1, 4, 9}) {
+    for (const Index k_first : {0, 3, 4, 11}) {
+      for (const Index q_length : {0, 1, 6}) {
+        for (const Index k_length : {0, 1, 5}) {
+          double pairs = 0;
+          for (Index p = q_first; p < q_first + q_length; ++p) {
+            for (Index key = k_first; key < k_first + k_length; ++key) pairs += key <= p ? 1 : 0;
+          }
+          const auto sim = make_sim_device(DeviceKind::cpu, {.threads = 1});
+          const AttentionShape shape{2, q_length, k_length, 6, 3, 8, 1.0f, q_first, k_first};
+          const Index q_rows = 2 * q_length, k_rows = 2 * k_length;
+          sim->ops().attention_forward(shape, fake(q_rows, 48), fake(k_rows, 24), fake(k_rows, 24),
+                                       std::span(starts).first(static_cast<std::size_t>(q_rows)),
+                                       fake_out(q_rows, 48), {}, sim->compute_stream());
+          EXPECT_EQ(sim->counts().attention_flops, 4 * 2 * 6 * 8 * pairs)
+              << q_length << " from " << q_first << ", " << k_length << " from " << k_first;
+        }
+      }
+    }
+  }
 }
 
 TEST(SimDevice, BooksTheBytesOfTheCpuDevice) {

@@ -15,12 +15,14 @@
 
 namespace cartan::device {
 
+/// A run of queries of each sequence and a run of its keys. Positions count from the sequence's start, also
+/// where another rank has it.
 struct AttentionShape {
   Index sequences = 0;
-  Index q_length = 0;  ///< queries of a sequence: the last q_length of its k_length positions
-  Index k_length = 0;
+  Index q_length = 0, k_length = 0;  ///< of a sequence
   Index heads = 0, kv_heads = 0, head_dim = 0;
-  float scale = 1.0f;  ///< on the scores, 1 / sqrt(head_dim)
+  float scale = 1.0f;              ///< on the scores, 1 / sqrt(head_dim)
+  Index q_first = 0, k_first = 0;  ///< position of the first query and of the first key of each sequence
 };
 
 /// Scalars of one AdamW update. bias_correction1 = 1 - beta1^t, bias_correction2 = 1 - beta2^t.
@@ -37,13 +39,15 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  /// out[t, :] = table[ids[t], :].   table [V, D], ids [T], out [T, D], same dtype.
-  virtual void embedding_forward(std::span<const std::int32_t> ids, ConstMatrix table, Matrix out,
-                                 Stream& stream) = 0;
-  /// Leaf of sequence s: row v is the sum of dout[t, :] over its tokens t with ids[t] == v, in order of t.
-  /// dtable is the gradient of the table [vocab, D].
+  /// out[t, :] = table[ids[t] - first, :], zeros where the table lacks the id: it is the slice of a whole
+  /// table that starts at id `first`, and the sum over the slices is the row of the whole.
+  ///   table [V, D], ids [T] not negative, out [T, D], same dtype
+  virtual void embedding_forward(std::span<const std::int32_t> ids, ConstMatrix table, Index first,
+                                 Matrix out, Stream& stream) = 0;
+  /// Leaf of sequence s: row v is the sum of dout[t, :] over its tokens t with ids[t] == first + v, in order
+  /// of t; other ids add nothing. dtable is the gradient of the table [vocab, D] that starts at id `first`.
   virtual void embedding_backward(std::span<const std::int32_t> ids, ConstMatrix dout, SequenceShape shape,
-                                  Index vocab, const GradientView& dtable, Stream& stream) = 0;
+                                  Index first, Index vocab, const GradientView& dtable, Stream& stream) = 0;
 
   /// RMS normalization of each group of weight.size columns: y = x * inv_rms * weight, inv_rms = 1 /
   /// sqrt(mean(x^2) + eps).
@@ -77,21 +81,35 @@ class Ops {
   virtual void rope(Matrix x, Index head_dim, std::span<const std::int32_t> positions, ConstMatrix cosines,
                     ConstMatrix sines, bool inverse, Stream& stream) = 0;
 
-  /// Causal attention inside documents. Query i of sequence s stands at key position p = k_length - q_length
-  /// + i and sees the keys document_start[s * q_length + i] ... p. Query head h reads kv head h / (heads /
-  /// kv_heads). No [q, k] matrix is stored.
+  /// Causal attention inside documents. Query i of sequence s stands at position p = q_first + i and sees
+  /// those of the keys document_start[s * q_length + i] ... p that are here, k_first ... k_first + k_length -
+  /// 1. Where it sees none, its row of out is 0 and its log_sum_exp -infinity. Query head h reads kv head h /
+  /// (heads / kv_heads). No [q, k] matrix is stored. A row's bits depend on its query and on the keys that it
+  /// sees, not on the cut into runs.
   ///   q, out [sequences * q_length, heads * head_dim]; k, v [sequences * k_length, kv_heads * head_dim]
-  ///   log_sum_exp fp32 [sequences * q_length * heads], may be absent
+  ///   out in the dtype of q or fp32; log_sum_exp fp32 [sequences * q_length * heads], may be absent
   /// Source: Dao 2023, arXiv:2307.08691 (online softmax over blocks of keys).
   virtual void attention_forward(const AttentionShape& shape, ConstMatrix q, ConstMatrix k, ConstMatrix v,
                                  std::span<const std::int32_t> document_start, Matrix out, Vector log_sum_exp,
                                  Stream& stream) = 0;
-  /// Gradients of attention_forward for q_length == k_length; scores are recomputed block by block. dq, dk,
-  /// dv are overwritten and must not overlap q, k, v, out or dout.
+  /// Adds what a query saw elsewhere to what it has seen: out_sum and lse_sum become the attention over both
+  /// sets of keys. A row with log_sum_exp -infinity changes nothing, and is replaced, exactly; hence a sum
+  /// starts as the first part, or as out_sum 0 and lse_sum -infinity.
+  ///   out_sum fp32 and out [T, heads * head_dim], lse_sum and log_sum_exp fp32 [T * heads]
+  /// Source: Liu, Zaharia and Abbeel 2023, arXiv:2310.01889 (ring attention).
+  virtual void attention_merge(Matrix out_sum, Vector lse_sum, ConstMatrix out, ConstVector log_sum_exp,
+                               Index head_dim, Stream& stream) = 0;
+  /// What the keys here add to the gradients: dq = dq * accumulate_dq + ..., dk and dv = ... *
+  /// accumulate_dkv + .... Scores are recomputed block by block. out and log_sum_exp are the final ones, over
+  /// all keys that the queries see anywhere; a query that sees none (log_sum_exp -infinity) adds nothing.
+  /// Sums run over keys and queries in ascending order and go on from what accumulates, so that fp32
+  /// gradients of runs taken in that order have the bits of one call.
+  ///   dq, dk, dv each in the dtype of q or fp32; they must not overlap q, k, v, out or dout
   virtual void attention_backward(const AttentionShape& shape, ConstMatrix q, ConstMatrix k, ConstMatrix v,
                                   ConstMatrix out, ConstVector log_sum_exp,
                                   std::span<const std::int32_t> document_start, ConstMatrix dout, Matrix dq,
-                                  Matrix dk, Matrix dv, Stream& stream) = 0;
+                                  bool accumulate_dq, Matrix dk, Matrix dv, bool accumulate_dkv,
+                                  Stream& stream) = 0;
 
   /// y = silu(gate) * up with gate_up = [gate | up].   gate_up [T, 2 F], y [T, F].
   virtual void swiglu_forward(ConstMatrix gate_up, Matrix y, Stream& stream) = 0;
@@ -105,6 +123,18 @@ class Ops {
   /// row t of logits starts, also with a smaller dtype.   logits fp32 [T, V], row_loss fp32 [T].
   virtual void cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
                              Matrix dlogits, Stream& stream) = 0;
+  /// First half of cross_entropy where the vocabulary is cut: logits holds the columns from `first`. Each
+  /// row's maximum (-infinity without columns), sum of exp(logit - maximum), and logit of its target,
+  /// -infinity where that lies elsewhere or is < 0.   logits fp32 [T, V], V may be 0; the others fp32 [T].
+  /// Source: Shoeybi et al. 2019, arXiv:1909.08053.
+  virtual void cross_entropy_stats(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
+                                   Vector row_max, Vector row_sum, Vector target_logit, Stream& stream) = 0;
+  /// Second half: row_max, row_sum and target_logit are those of all columns, row_sum = sum over the parts of
+  /// sum * exp(maximum - row_max). row_loss (may be absent) as cross_entropy's; dlogits (may be absent) are
+  /// those of the columns here, with the same right to lie over logits.
+  virtual void cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
+                                    ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
+                                    Vector row_loss, Matrix dlogits, Stream& stream) = 0;
 
   /// One AdamW update in one pass: master *= 1 - lr * weight_decay, then the moments, then the step.
   /// `compute`, where given, receives the new master values in its dtype. All have the same size. Source:
@@ -121,6 +151,11 @@ class Ops {
   virtual void tree_sum(std::span<const float* const> values, std::span<const int> merges, float* out,
                         Index count, Stream& stream) = 0;
 
+  /// out[t, :] = residual[t, :] + (stacked[t, :] + stacked[T + t, :] + ...): the sum over the parts in their
+  /// order, then the residual (may be absent), rounded once. out may be residual.
+  ///   stacked [parts * T, D]; residual and out [T, D] in one dtype
+  virtual void sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out,
+                         Stream& stream) = 0;
   /// y += x, fp32.
   virtual void add(Vector y, ConstVector x, Stream& stream) = 0;
   virtual void fill_zero(Vector y, Stream& stream) = 0;

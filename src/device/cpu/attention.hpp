@@ -12,7 +12,7 @@ void attention_forward(const Context& context, const AttentionShape& shape, Cons
 
 void attention_backward(const Context& context, const AttentionShape& shape, ConstMatrix q, ConstMatrix k,
                         ConstMatrix v, ConstMatrix out, ConstVector log_sum_exp,
-                        std::span<const std::int32_t> document_start, ConstMatrix dout, Matrix dq, Matrix dk,
-                        Matrix dv);
+                        std::span<const std::int32_t> document_start, ConstMatrix dout, Matrix dq,
+                        bool accumulate_dq, Matrix dk, Matrix dv, bool accumulate_dkv);
 
 }  // namespace cartan::device::cpu

@@ -1,9 +1,10 @@
 // Attention, backward: with P = softmax(S), S = scale Q K^T, D = rowsum(dO * O) (Dao 2023, arXiv:2307.08691)
 //   dV = P^T dO,   dS = P * (dO V^T - D),   dQ = scale dS K,   dK = scale dS^T Q,
-// where P is recomputed block by block from the saved log-sum-exp.
+// where P is recomputed block by block from the saved log-sum-exp. O and the log-sum-exp are those of all
+// keys, so that the keys at hand may be any part of them.
 //
 // Two ways to cut the work, with the same bits, since each sum runs over keys or over query tiles in
-// ascending order in both:
+// ascending order in both, from 0 or from the gradient that accumulates:
 //   whole heads  a task is a kv head of a sequence: 5 products a block, 10 C FLOPs a visible pair; dK and dV
 //                of the whole head are accumulated in scratch, or in the outputs where these are fp32
 //   two passes   tasks are panels of query tiles for dQ, then strips of keys for dK and dV: 7 products
@@ -29,6 +30,7 @@ struct BackwardCall : AttentionCall {
   ConstMatrix out, dout;
   ConstVector log_sum_exp;
   Matrix dq, dk, dv;
+  bool accumulate_dq, accumulate_dkv;
   Index panel_tiles = 1;
 
   Index panels() const { return ceil_div(tiles(), panel_tiles); }
@@ -110,7 +112,6 @@ void load_tile(const BackwardCall& call, HeadGroup at, const BackwardWork& work,
     }
     hn::Store(sum, d, tile.delta + i);
   }
-  std::fill(tile.dq, tile.dq + size, 0.0f);
 
   load_query_rows(call, at, *tile.keys, call.q, tile.queries);
   transpose(tile.queries, width, kTileRows, width, tile.queries_t, kTileRows);
@@ -172,6 +173,17 @@ void add_block(const BackwardCall& call, const BackwardTile& tile, const KeyBloc
   }
 }
 
+/// What the sum over key blocks starts from.
+void start_dq(const BackwardCall& call, HeadGroup at, const BackwardWork& work, BackwardTile& tile) {
+  const Index width = call.width();
+  if (call.accumulate_dq) {
+    load_query_rows(call, at, *tile.keys, call.dq, work.rows);
+    transpose(work.rows, width, kTileRows, width, tile.dq, kTileRows);
+  } else {
+    std::fill(tile.dq, tile.dq + width * kTileRows, 0.0f);
+  }
+}
+
 void store_dq(const BackwardCall& call, HeadGroup at, const BackwardTile& tile, const BackwardWork& work) {
   transpose(tile.dq, kTileRows, call.width(), kTileRows, work.rows, call.width());
   store_query_rows(call, at, *tile.keys, work.rows, call.dq);
@@ -188,10 +200,11 @@ struct Panel {
   void load(const BackwardCall& call, HeadGroup at, Index index, const BackwardWork& work) {
     const Index first_tile = index * call.panel_tiles;
     count = std::min(call.panel_tiles, call.tiles() - first_tile);
-    first_key = call.shape.k_length, end_key = 0;
+    first_key = call.key_end(), end_key = 0;
     for (Index t = 0; t < count; ++t) {
       *tile(t).keys = tile_keys(call, at, first_tile + t);
       load_tile(call, at, work, tile(t));
+      start_dq(call, at, work, tile(t));
       first_key = std::min(first_key, tile(t).keys->first_key);
       end_key = std::max(end_key, tile(t).keys->end_key);
     }
@@ -209,6 +222,17 @@ void load_keys(const BackwardCall& call, HeadGroup at, const KeyBlock& block, In
   }
 }
 
+/// What the sums over query tiles of a block of keys start from.
+void start_key_sums(const BackwardCall& call, HeadGroup at, Index block, float* dk, float* dv) {
+  if (call.accumulate_dkv) {
+    load_key_rows(call, at, block, call.dk, dk);
+    load_key_rows(call, at, block, call.dv, dv);
+  } else {
+    std::fill(dk, dk + kKeyBlock * call.width(), 0.0f);
+    std::fill(dv, dv + kKeyBlock * call.width(), 0.0f);
+  }
+}
+
 void backward_head(const BackwardCall& call, Index task, std::byte* scratch) {
   const HeadGroup at = head_group(call, task);
   const Index width = call.width(), block_size = kKeyBlock * width;
@@ -221,13 +245,13 @@ void backward_head(const BackwardCall& call, Index task, std::byte* scratch) {
   // The sums over all panels, [keys, width]; absent where the outputs hold them.
   float* sums = nullptr;
   if (whole_head_fits_scratch(call)) sums = carver.take(whole_head_floats(call));
-  float* const dk_sums = sums;
-  float* const dv_sums = sums + (sums != nullptr ? whole_head_floats(call) / 2 : 0);
-  if (sums != nullptr) {
-    std::fill(sums, sums + whole_head_floats(call), 0.0f);
-  } else {
-    std::fill(block.dk, block.dk + block_size, 0.0f);
-    for (Index key = 0; key < call.shape.k_length; key += kKeyBlock) {
+  const auto dk_sum = [&](Index key) { return sums + (key - call.first_block()) * width; };
+  const auto dv_sum = [&](Index key) { return dk_sum(key) + whole_head_floats(call) / 2; };
+  for (Index key = call.first_block(); key < call.key_end(); key += kKeyBlock) {
+    if (sums != nullptr) {
+      start_key_sums(call, at, key, dk_sum(key), dv_sum(key));
+    } else if (!call.accumulate_dkv) {
+      std::fill(block.dk, block.dk + block_size, 0.0f);
       store_key_rows(call, at, key, block.dk, call.dk);
       store_key_rows(call, at, key, block.dk, call.dv);
     }
@@ -239,8 +263,8 @@ void backward_head(const BackwardCall& call, Index task, std::byte* scratch) {
       block.first_key = key;
       load_keys(call, at, block, panel.end_key);
       if (sums != nullptr) {
-        block.dk = dk_sums + key * width;
-        block.dv = dv_sums + key * width;
+        block.dk = dk_sum(key);
+        block.dv = dv_sum(key);
       } else {
         load_key_rows(call, at, key, call.dk, block.dk);
         load_key_rows(call, at, key, call.dv, block.dv);
@@ -254,9 +278,9 @@ void backward_head(const BackwardCall& call, Index task, std::byte* scratch) {
     for (Index t = 0; t < panel.count; ++t) store_dq(call, at, panel.tile(t), work);
   }
   if (sums == nullptr) return;
-  for (Index key = 0; key < call.shape.k_length; key += kKeyBlock) {
-    store_key_rows(call, at, key, dk_sums + key * width, call.dk);
-    store_key_rows(call, at, key, dv_sums + key * width, call.dv);
+  for (Index key = call.first_block(); key < call.key_end(); key += kKeyBlock) {
+    store_key_rows(call, at, key, dk_sum(key), call.dk);
+    store_key_rows(call, at, key, dv_sum(key), call.dv);
   }
 }
 
@@ -280,8 +304,8 @@ void backward_panel(const BackwardCall& call, Index task, std::byte* scratch) {
 
 void backward_strip(const BackwardCall& call, Index task, std::byte* scratch) {
   const HeadGroup at = head_group(call, task / call.strips());
-  const Index begin = task % call.strips() * kStripBlocks * kKeyBlock;
-  const Index end = std::min(begin + kStripBlocks * kKeyBlock, call.shape.k_length);
+  const Index begin = call.first_block() + task % call.strips() * kStripBlocks * kKeyBlock;
+  const Index end = std::min(begin + kStripBlocks * kKeyBlock, call.key_end());
   const Index block_size = kKeyBlock * call.width();
   ScratchCarver carver(scratch);
   const BackwardWork work = BackwardWork::carve(call, carver);
@@ -293,11 +317,11 @@ void backward_strip(const BackwardCall& call, Index task, std::byte* scratch) {
     block = {key, carver.take(block_size), carver.take(block_size), carver.take(block_size),
              carver.take(block_size)};
     load_keys(call, at, block, end);
-    std::fill(block.dk, block.dk + block_size, 0.0f);
-    std::fill(block.dv, block.dv + block_size, 0.0f);
+    start_key_sums(call, at, key, block.dk, block.dv);
   }
   // Earlier tiles end before the strip.
-  for (Index t = begin * call.group() / kTileRows; t < call.tiles(); ++t) {
+  const Index first_query = std::max<Index>(begin - call.shape.q_first, 0);
+  for (Index t = first_query * call.group() / kTileRows; t < call.tiles(); ++t) {
     *tile.keys = tile_keys(call, at, t);
     if (tile.keys->first_key >= end || tile.keys->end_key <= begin) continue;
     load_tile(call, at, work, tile);
@@ -335,10 +359,11 @@ bool whole_heads_pay(const BackwardCall& call, int threads) {
 
 void attention_backward(const Context& context, const AttentionShape& shape, ConstMatrix q, ConstMatrix k,
                         ConstMatrix v, ConstMatrix out, ConstVector log_sum_exp,
-                        std::span<const std::int32_t> document_start, ConstMatrix dout, Matrix dq, Matrix dk,
-                        Matrix dv) {
-  BackwardCall call{{shape, document_start, q, k, v}, out, dout, log_sum_exp, dq, dk, dv};
-  if (q.rows == 0) return;
+                        std::span<const std::int32_t> document_start, ConstMatrix dout, Matrix dq,
+                        bool accumulate_dq, Matrix dk, Matrix dv, bool accumulate_dkv) {
+  BackwardCall call{
+      {shape, document_start, q, k, v}, out, dout, log_sum_exp, dq, dk, dv, accumulate_dq, accumulate_dkv};
+  if (q.rows == 0 && k.rows == 0) return;
   check_document_starts(call);
 
   constexpr Index kPanelCacheBytes = Index{480} << 10;

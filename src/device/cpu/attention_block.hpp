@@ -131,8 +131,8 @@ HWY_INLINE hn::Mask<Floats> visible_lanes(const TileKeys& keys, Index lane, Inde
   const Ints di;
   const auto k = hn::Set(di, static_cast<std::int32_t>(key));
   const auto start = hn::Load(di, keys.start.data() + lane);
-  const auto position = hn::Load(di, keys.position.data() + lane);
-  return hn::RebindMask(Floats(), hn::Not(hn::Or(hn::Lt(k, start), hn::Gt(k, position))));
+  const auto last = hn::Load(di, keys.last.data() + lane);
+  return hn::RebindMask(Floats(), hn::Not(hn::Or(hn::Lt(k, start), hn::Gt(k, last))));
 }
 
 /// out = in^T.   in [rows, cols], out [cols, rows], both sizes multiples of 4.
@@ -204,8 +204,8 @@ inline void store_query_rows(const AttentionCall& call, HeadGroup at, const Tile
 /// prefetcher.
 inline void prefetch_key_rows(const AttentionCall& call, HeadGroup at, Index block, const ConstMatrix& view) {
   const Index row_bytes = call.shape.head_dim * static_cast<Index>(size_of(view.dtype));
-  const Index present = std::min(kKeyBlock, call.shape.k_length - block);
-  for (Index j = 0; j < present; ++j) {
+  const PresentKeys present = present_keys(call, block);
+  for (Index j = present.begin; j < present.end; ++j) {
     const auto* row = static_cast<const std::byte*>(view.data) +
                       key_offset(call, at, block + j, view.stride) * static_cast<Index>(size_of(view.dtype));
     for (Index byte = 0; byte < row_bytes; byte += 64) __builtin_prefetch(row + byte);
@@ -216,17 +216,18 @@ inline void prefetch_key_rows(const AttentionCall& call, HeadGroup at, Index blo
 inline void load_key_rows(const AttentionCall& call, HeadGroup at, Index block, const ConstMatrix& view,
                           float* out) {
   const Index width = call.width(), head_dim = call.shape.head_dim;
-  const Index present = std::min(kKeyBlock, call.shape.k_length - block);
-  for (Index j = 0; j < present; ++j) {
+  const PresentKeys present = present_keys(call, block);
+  std::fill(out, out + present.begin * width, 0.0f);
+  for (Index j = present.begin; j < present.end; ++j) {
     load_elements(view, key_offset(call, at, block + j, view.stride), head_dim, out + j * width);
     std::fill(out + j * width + head_dim, out + (j + 1) * width, 0.0f);
   }
-  std::fill(out + present * width, out + kKeyBlock * width, 0.0f);
+  std::fill(out + present.end * width, out + kKeyBlock * width, 0.0f);
 }
 inline void store_key_rows(const AttentionCall& call, HeadGroup at, Index block, const float* in,
                            const Matrix& view) {
-  const Index present = std::min(kKeyBlock, call.shape.k_length - block);
-  for (Index j = 0; j < present; ++j) {
+  const PresentKeys present = present_keys(call, block);
+  for (Index j = present.begin; j < present.end; ++j) {
     store_elements(in + j * call.width(), call.shape.head_dim, view,
                    key_offset(call, at, block + j, view.stride));
   }

@@ -141,10 +141,11 @@ void finish_tile(const ForwardCall& call, HeadGroup at, ForwardTile& tile, float
   float* const lse = static_cast<float*>(call.log_sum_exp.data);
   RowWalk row(call, at, tile.keys->first_row);
   for (Index i = 0; i < tile.keys->rows; ++i, row.next()) {
+    const bool sees_keys = tile.keys->sees_keys(i);
     if (lse != nullptr) {
-      lse[row.statistic()] = tile.maximum[i] * 0.693147181f + std::log(tile.sum[i]);
+      lse[row.statistic()] = sees_keys ? tile.maximum[i] * 0.693147181f + std::log(tile.sum[i]) : -HUGE_VALF;
     }
-    tile.fade[i] = 1.0f / tile.sum[i];
+    tile.fade[i] = sees_keys ? 1.0f / tile.sum[i] : 0.0f;
   }
   std::fill(tile.fade + tile.keys->rows, tile.fade + kTileRows, 0.0f);
   scale_lanes(tile.out, width, tile.keys->lanes, tile.fade);
@@ -166,7 +167,7 @@ void forward_panel(const ForwardCall& call, Index task, std::byte* scratch) {
   float* const scores = carver.take(kKeyBlock * kTileRows);
   float* const rows = carver.take(kTileRows * width);
   std::array<ForwardTile, kPanelTiles> tiles;
-  Index first_key = call.shape.k_length, end_key = 0;
+  Index first_key = call.key_end(), end_key = 0;
   for (Index t = 0; t < count; ++t) {
     ForwardTile& tile = tiles[static_cast<std::size_t>(t)];
     tile = {carver.take<TileKeys>(1), carver.take(width * kTileRows), carver.take(width * kTileRows),

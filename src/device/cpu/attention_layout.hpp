@@ -1,7 +1,8 @@
 // How attention cuts its work. The queries of one kv head are rows: row r of a sequence is query r / group
 // read by head r % group of the heads that share the kv head, so that they share its keys as well. A tile is
-// 48 rows, the lanes of its matrices; a block is 64 keys. No row's arithmetic depends on the other rows of
-// its tile or on which blocks were skipped as invisible, hence not on the threads, the batch or the cache.
+// 48 rows, the lanes of its matrices; a block is 64 keys, from a position that is a multiple of 64: keys are
+// numbered by position, whichever of them are here. No row's arithmetic depends on the other rows of its tile
+// or on which blocks were skipped as invisible, hence not on the threads, the batch or the cache.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +33,9 @@ struct AttentionCall {
   Index group() const { return shape.heads / shape.kv_heads; }
   Index rows() const { return shape.q_length * group(); }  ///< of one kv head of one sequence
   Index tiles() const { return ceil_div(rows(), kTileRows); }
-  Index key_blocks() const { return ceil_div(shape.k_length, kKeyBlock); }
+  Index key_end() const { return shape.k_first + shape.k_length; }
+  Index first_block() const { return shape.k_first / kKeyBlock * kKeyBlock; }  ///< position of its first key
+  Index key_blocks() const { return ceil_div(key_end() - first_block(), kKeyBlock); }
   Index width() const { return round_up(shape.head_dim, kLaneStep); }  ///< columns of packed rows
 };
 
@@ -69,9 +72,18 @@ class RowWalk {
   Index query_, member_;
 };
 
-/// Where key `key` of a [keys, kv_heads * head_dim] view starts, in elements.
+/// Where the key at position `key` starts in a [keys, kv_heads * head_dim] view, in elements.
 inline Index key_offset(const AttentionCall& call, HeadGroup at, Index key, Index stride) {
-  return (at.sequence * call.shape.k_length + key) * stride + at.kv_head * call.shape.head_dim;
+  return (at.sequence * call.shape.k_length + key - call.shape.k_first) * stride +
+         at.kv_head * call.shape.head_dim;
+}
+
+/// The keys of block [block, block + kKeyBlock) that are here, relative to the block.
+struct PresentKeys {
+  Index begin, end;
+};
+inline PresentKeys present_keys(const AttentionCall& call, Index block) {
+  return {std::max<Index>(call.shape.k_first - block, 0), std::min(kKeyBlock, call.key_end() - block)};
 }
 
 /// Which keys the rows of one tile see.
@@ -81,7 +93,12 @@ struct TileKeys {
   Index lanes = 0;                             ///< rows, rounded up to whole vectors
   Index first_key = 0, end_key = 0;            ///< seen by some row
   Index common_first_key = 0, common_end = 0;  ///< seen by every row
-  alignas(64) std::array<std::int32_t, kTileRows> start{}, position{};
+  /// Row i sees the keys start[i] ... last[i], of those that are here; none where start > last.
+  alignas(64) std::array<std::int32_t, kTileRows> start{}, last{};
+
+  bool sees_keys(Index row) const {
+    return start[static_cast<std::size_t>(row)] <= last[static_cast<std::size_t>(row)];
+  }
 
   /// The keys of block [block, block + kKeyBlock) to compute: a range relative to the block, empty where no
   /// row sees any.

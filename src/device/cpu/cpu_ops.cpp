@@ -30,17 +30,18 @@ void CpuOps::enqueue(Stream& stream, Work work) {
   });
 }
 
-void CpuOps::embedding_forward(std::span<const std::int32_t> ids, ConstMatrix table, Matrix out,
+void CpuOps::embedding_forward(std::span<const std::int32_t> ids, ConstMatrix table, Index first, Matrix out,
                                Stream& stream) {
-  check::embedding_forward(ids, table, out);
-  enqueue(stream, [=](const Context& c, Gemm&) { cpu::embedding_forward(c, ids, table, out); });
+  check::embedding_forward(ids, table, first, out);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::embedding_forward(c, ids, table, first, out); });
 }
 
 void CpuOps::embedding_backward(std::span<const std::int32_t> ids, ConstMatrix dout, SequenceShape shape,
-                                Index vocab, const GradientView& dtable, Stream& stream) {
-  check::embedding_backward(ids, dout, shape, vocab, dtable);
-  enqueue(stream,
-          [=](const Context& c, Gemm&) { cpu::embedding_backward(c, ids, dout, shape, vocab, dtable); });
+                                Index first, Index vocab, const GradientView& dtable, Stream& stream) {
+  check::embedding_backward(ids, dout, shape, first, vocab, dtable);
+  enqueue(stream, [=](const Context& c, Gemm&) {
+    cpu::embedding_backward(c, ids, dout, shape, first, vocab, dtable);
+  });
 }
 
 void CpuOps::rmsnorm_forward(ConstMatrix x, ConstVector weight, float eps, Matrix y, Vector inv_rms,
@@ -101,10 +102,20 @@ void CpuOps::attention_forward(const AttentionShape& shape, ConstMatrix q, Const
 void CpuOps::attention_backward(const AttentionShape& shape, ConstMatrix q, ConstMatrix k, ConstMatrix v,
                                 ConstMatrix out, ConstVector log_sum_exp,
                                 std::span<const std::int32_t> document_start, ConstMatrix dout, Matrix dq,
-                                Matrix dk, Matrix dv, Stream& stream) {
+                                bool accumulate_dq, Matrix dk, Matrix dv, bool accumulate_dkv,
+                                Stream& stream) {
   check::attention_backward(shape, q, k, v, out, log_sum_exp, document_start, dout, dq, dk, dv);
   enqueue(stream, [=](const Context& c, Gemm&) {
-    cpu::attention_backward(c, shape, q, k, v, out, log_sum_exp, document_start, dout, dq, dk, dv);
+    cpu::attention_backward(c, shape, q, k, v, out, log_sum_exp, document_start, dout, dq, accumulate_dq, dk,
+                            dv, accumulate_dkv);
+  });
+}
+
+void CpuOps::attention_merge(Matrix out_sum, Vector lse_sum, ConstMatrix out, ConstVector log_sum_exp,
+                             Index head_dim, Stream& stream) {
+  check::attention_merge(out_sum, lse_sum, out, log_sum_exp, head_dim);
+  enqueue(stream, [=](const Context& c, Gemm&) {
+    cpu::attention_merge(c, out_sum, lse_sum, out, log_sum_exp, head_dim);
   });
 }
 
@@ -123,6 +134,23 @@ void CpuOps::cross_entropy(ConstMatrix logits, std::span<const std::int32_t> tar
   check::cross_entropy(logits, targets, row_loss, dlogits);
   enqueue(stream,
           [=](const Context& c, Gemm&) { cpu::cross_entropy(c, logits, targets, row_loss, dlogits); });
+}
+
+void CpuOps::cross_entropy_stats(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
+                                 Vector row_max, Vector row_sum, Vector target_logit, Stream& stream) {
+  check::cross_entropy_stats(logits, targets, first, row_max, row_sum, target_logit);
+  enqueue(stream, [=](const Context& c, Gemm&) {
+    cpu::cross_entropy_stats(c, logits, targets, first, row_max, row_sum, target_logit);
+  });
+}
+
+void CpuOps::cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
+                                  ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
+                                  Vector row_loss, Matrix dlogits, Stream& stream) {
+  check::cross_entropy_finish(logits, targets, first, row_max, row_sum, target_logit, row_loss, dlogits);
+  enqueue(stream, [=](const Context& c, Gemm&) {
+    cpu::cross_entropy_finish(c, logits, targets, first, row_max, row_sum, target_logit, row_loss, dlogits);
+  });
 }
 
 void CpuOps::adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
@@ -145,6 +173,11 @@ void CpuOps::tree_sum(std::span<const float* const> values, std::span<const int>
   enqueue(stream, [values = std::vector<const float*>(values.begin(), values.end()),
                    merges = std::vector<int>(merges.begin(), merges.end()), out,
                    count](const Context& c, Gemm&) { cpu::tree_sum(c, values, merges, out, count); });
+}
+
+void CpuOps::sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out, Stream& stream) {
+  check::sum_parts(stacked, parts, residual, out);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::sum_parts(c, stacked, parts, residual, out); });
 }
 
 void CpuOps::add(Vector y, ConstVector x, Stream& stream) {

@@ -17,10 +17,10 @@ class CpuOps : public Ops {
   /// scratch: (threads + 1) * kScratchBytes, 64-byte aligned; must outlive this, as must the streams.
   CpuOps(int threads, std::byte* scratch, const Stream& compute_stream, Gemm::Bf16Products bf16_products);
 
-  void embedding_forward(std::span<const std::int32_t> ids, ConstMatrix table, Matrix out,
+  void embedding_forward(std::span<const std::int32_t> ids, ConstMatrix table, Index first, Matrix out,
                          Stream& stream) override;
   void embedding_backward(std::span<const std::int32_t> ids, ConstMatrix dout, SequenceShape shape,
-                          Index vocab, const GradientView& dtable, Stream& stream) override;
+                          Index first, Index vocab, const GradientView& dtable, Stream& stream) override;
   void rmsnorm_forward(ConstMatrix x, ConstVector weight, float eps, Matrix y, Vector inv_rms,
                        Stream& stream) override;
   void rmsnorm_backward(ConstMatrix x, ConstVector weight, ConstVector inv_rms, ConstMatrix dy, Matrix dx,
@@ -40,17 +40,26 @@ class CpuOps : public Ops {
   void attention_backward(const AttentionShape& shape, ConstMatrix q, ConstMatrix k, ConstMatrix v,
                           ConstMatrix out, ConstVector log_sum_exp,
                           std::span<const std::int32_t> document_start, ConstMatrix dout, Matrix dq,
-                          Matrix dk, Matrix dv, Stream& stream) override;
+                          bool accumulate_dq, Matrix dk, Matrix dv, bool accumulate_dkv,
+                          Stream& stream) override;
+  void attention_merge(Matrix out_sum, Vector lse_sum, ConstMatrix out, ConstVector log_sum_exp,
+                       Index head_dim, Stream& stream) override;
   void swiglu_forward(ConstMatrix gate_up, Matrix y, Stream& stream) override;
   void swiglu_backward(ConstMatrix gate_up, ConstMatrix dy, Matrix dgate_up, Matrix y,
                        Stream& stream) override;
   void cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
                      Matrix dlogits, Stream& stream) override;
+  void cross_entropy_stats(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
+                           Vector row_max, Vector row_sum, Vector target_logit, Stream& stream) override;
+  void cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
+                            ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
+                            Vector row_loss, Matrix dlogits, Stream& stream) override;
   void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
              const AdamWStep& step, Stream& stream) override;
   void square_sums(ConstVector x, std::span<double> sums, Stream& stream) override;
   void tree_sum(std::span<const float* const> values, std::span<const int> merges, float* out, Index count,
                 Stream& stream) override;
+  void sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out, Stream& stream) override;
   void add(Vector y, ConstVector x, Stream& stream) override;
   void fill_zero(Vector y, Stream& stream) override;
   void copy(ConstMatrix x, Matrix y, Stream& stream) override;

@@ -11,14 +11,12 @@
 namespace cartan::device::cpu {
 namespace {
 
-void check_id(std::int32_t id, Index vocab, Index token) {
-  if (id < 0 || id >= vocab) {
-    throw InternalError("token {} of the micro-batch has id {}, the vocabulary has {}", token, id, vocab);
-  }
+void check_id(std::int32_t id, Index token) {
+  if (id < 0) throw InternalError("token {} of the micro-batch has id {}, expected 0 or more", token, id);
 }
 
-/// The tokens of each id in a block of the vocabulary, in order: first[id - begin], then next[token], ...; -1
-/// ends a list. O(tokens + ids), no sorting.
+/// The tokens of each id in a block [begin, end) of the vocabulary, in order: first[id - begin], then
+/// next[token], ...; -1 ends a list. O(tokens + ids), no sorting.
 struct TokenLists {
   std::int32_t* first;
   std::int32_t* next;
@@ -36,20 +34,25 @@ struct TokenLists {
 }  // namespace
 
 void embedding_forward(const Context& context, std::span<const std::int32_t> ids, ConstMatrix table,
-                       Matrix out) {
+                       Index first, Matrix out) {
   for_row_blocks(context, out.rows, out.cols, [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
       const std::int32_t id = ids[static_cast<std::size_t>(t)];
-      check_id(id, table.rows, t);
-      convert(advance(table.data, table.dtype, id * table.stride), table.dtype,
-              advance(out.data, out.dtype, t * out.stride), out.dtype, out.cols);
+      check_id(id, t);
+      void* const row = advance(out.data, out.dtype, t * out.stride);
+      if (id < first || id >= first + table.rows) {
+        std::memset(row, 0, static_cast<std::size_t>(out.cols) * size_of(out.dtype));
+        continue;
+      }
+      convert(advance(table.data, table.dtype, (id - first) * table.stride), table.dtype, row, out.dtype,
+              out.cols);
     }
   });
 }
 
 void embedding_backward(const Context& context, std::span<const std::int32_t> ids, ConstMatrix dout,
-                        SequenceShape shape, Index vocab, const GradientView& dtable) {
-  for (Index t = 0; t < shape.tokens(); ++t) check_id(ids[static_cast<std::size_t>(t)], vocab, t);
+                        SequenceShape shape, Index first, Index vocab, const GradientView& dtable) {
+  for (Index t = 0; t < shape.tokens(); ++t) check_id(ids[static_cast<std::size_t>(t)], t);
   constexpr Index kMaxBlock = 16 * 1024, kMaxCols = 2048;
   const Index block = std::clamp<Index>(ceil_div(vocab, 4 * context.pool.size()), 1, kMaxBlock);
   const std::size_t lists_bytes =
@@ -69,13 +72,13 @@ void embedding_backward(const Context& context, std::span<const std::int32_t> id
     auto* const scratch = context.scratch<std::byte>(thread);
     const TokenLists lists{reinterpret_cast<std::int32_t*>(scratch),
                            reinterpret_cast<std::int32_t*>(scratch) + kMaxBlock};
-    lists.build(ids, begin, end);
+    lists.build(ids, first + begin, first + end);
     auto* const buffers = reinterpret_cast<float*>(scratch + lists_bytes);
-    for (Index id = begin; id < end; ++id) {
+    for (Index row = begin; row < end; ++row) {
       for (Index col = 0; col < dout.cols; col += kMaxCols) {
         const Index cols = std::min(kMaxCols, dout.cols - col);
-        TileFold fold(dtable, {id * dout.cols + col, 1, cols, cols}, buffers);
-        Index t = lists.first[id - begin];
+        TileFold fold(dtable, {row * dout.cols + col, 1, cols, cols}, buffers);
+        Index t = lists.first[row - begin];
         for (Index s = 0; s < shape.sequences; ++s) {
           const Index sequence_end = (s + 1) * shape.length;
           if (t < 0 || t >= sequence_end) {

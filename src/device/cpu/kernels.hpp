@@ -19,6 +19,11 @@ void convert(const void* in, DType in_type, void* out, DType out_type, Index cou
 void add_floats(const float* left, const float* right, float* out, Index count);
 /// sum[i] += row[i].
 void add_row(float* sum, const void* row, DType dtype, Index count);
+/// sum = sum * keep + row * take.
+void blend_row(float* sum, float keep, const void* row, float take, DType dtype, Index count);
+/// out[i] = residual[i] + (first[i] + first[step + i] + ...) over the parts; residual may be null, or out.
+void sum_rows(const void* first, Index step, Index parts, DType part_type, const void* residual, void* out,
+              DType out_type, Index count);
 bool finite(const void* x, DType dtype, Index count);
 /// Sum of squares in fp64.
 double square_sum(const float* x, Index count);
@@ -55,6 +60,16 @@ void swiglu_row_backward(const void* gate, const void* up, const void* dy, void*
                          DType dtype, Index cols);
 /// Returns the loss; dlogits may be null and may start where logits start.
 float cross_entropy_row(const float* logits, Index cols, Index target, void* dlogits, DType dtype);
+
+/// Of a row, or of a part of it: its maximum, and the sum of exp(x - maximum). Of nothing: -infinity and 0.
+struct SoftmaxStats {
+  float maximum = 0, sum = 0;
+};
+SoftmaxStats softmax_stats(const float* logits, Index cols);
+/// dlogits = softmax - onehot by the statistics of the whole row; a target outside of the columns has no
+/// element here. dlogits may start where logits start.
+void cross_entropy_gradient(const float* logits, Index cols, Index target, SoftmaxStats stats, void* dlogits,
+                            DType dtype);
 
 // --- optimizer (kernels_adamw.cpp) ---
 

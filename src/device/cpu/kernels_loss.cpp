@@ -1,4 +1,5 @@
-// Cross-entropy of one row of logits: maximum, sum of exponentials, gradient; the row stays in the cache.
+// Cross-entropy of one row of logits, or of the columns of it that are here: maximum, sum of exponentials,
+// gradient; the row stays in the cache.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/kernels_loss.cpp"
 #include <hwy/foreach_target.h>  // before highway.h
@@ -60,24 +61,33 @@ void write_softmax(const float* x, Index cols, float maximum, float inv_sum, T* 
   }
 }
 
-float loss_row(const float* logits, Index cols, Index target, void* dlogits, DType dtype) {
+SoftmaxStats stats_row(const float* logits, Index cols) {
   const float maximum = row_maximum(logits, cols);
-  const float sum = sum_of_exp(logits, cols, maximum);
-  const float target_logit = logits[target];
-  if (dlogits != nullptr) {
-    // The target's element in fp32 before it is rounded: softmax - 1, without losing it in bf16.
-    const float at_target = std::exp(target_logit - maximum) / sum - 1.0f;
-    if (dtype == DType::f32) {
-      auto* out = static_cast<float*>(dlogits);
-      write_softmax(logits, cols, maximum, 1.0f / sum, out);
-      out[target] = at_target;
-    } else {
-      auto* out = static_cast<B16*>(dlogits);
-      write_softmax(logits, cols, maximum, 1.0f / sum, out);
-      out[target] = to_bfloat16(at_target).bits;
-    }
+  // Nothing, or -infinity only: the shift must be a number.
+  return {maximum, sum_of_exp(logits, cols, maximum == -HUGE_VALF ? 0.0f : maximum)};
+}
+
+void gradient_row(const float* logits, Index cols, Index target, SoftmaxStats stats, void* dlogits,
+                  DType dtype) {
+  const bool here = target >= 0 && target < cols;
+  // The target's element in fp32 before it is rounded: softmax - 1, without losing it in bf16.
+  const float at_target = here ? std::exp(logits[target] - stats.maximum) / stats.sum - 1.0f : 0.0f;
+  if (dtype == DType::f32) {
+    auto* out = static_cast<float*>(dlogits);
+    write_softmax(logits, cols, stats.maximum, 1.0f / stats.sum, out);
+    if (here) out[target] = at_target;
+  } else {
+    auto* out = static_cast<B16*>(dlogits);
+    write_softmax(logits, cols, stats.maximum, 1.0f / stats.sum, out);
+    if (here) out[target] = to_bfloat16(at_target).bits;
   }
-  return std::log(sum) + (maximum - target_logit);
+}
+
+float loss_row(const float* logits, Index cols, Index target, void* dlogits, DType dtype) {
+  const SoftmaxStats stats = stats_row(logits, cols);
+  const float target_logit = logits[target];
+  if (dlogits != nullptr) gradient_row(logits, cols, target, stats, dlogits, dtype);
+  return std::log(stats.sum) + (stats.maximum - target_logit);
 }
 
 }  // namespace
@@ -88,9 +98,20 @@ HWY_AFTER_NAMESPACE();
 namespace cartan::device::cpu {
 
 HWY_EXPORT(loss_row);
+HWY_EXPORT(stats_row);
+HWY_EXPORT(gradient_row);
 
 float cross_entropy_row(const float* logits, Index cols, Index target, void* dlogits, DType dtype) {
   return HWY_DYNAMIC_DISPATCH(loss_row)(logits, cols, target, dlogits, dtype);
+}
+
+SoftmaxStats softmax_stats(const float* logits, Index cols) {
+  return HWY_DYNAMIC_DISPATCH(stats_row)(logits, cols);
+}
+
+void cross_entropy_gradient(const float* logits, Index cols, Index target, SoftmaxStats stats, void* dlogits,
+                            DType dtype) {
+  HWY_DYNAMIC_DISPATCH(gradient_row)(logits, cols, target, stats, dlogits, dtype);
 }
 
 }  // namespace cartan::device::cpu

@@ -50,6 +50,52 @@ void add_row_any(float* sum, const void* row, DType dtype, Index count) {
 }
 
 template <class T>
+void blend_row_typed(float* sum, float keep, const T* row, float take, Index count) {
+  const VF kept = hn::Set(F(), keep), taken = hn::Set(F(), take);
+  for (Index i = 0; i < count; i += lanes()) {
+    const VF left = hn::Mul(load(sum + i, count - i), kept);
+    store(hn::Add(left, hn::Mul(load(row + i, count - i), taken)), sum + i, count - i);
+  }
+}
+
+void blend_row_any(float* sum, float keep, const void* row, float take, DType dtype, Index count) {
+  if (dtype == DType::f32) {
+    blend_row_typed(sum, keep, static_cast<const float*>(row), take, count);
+  } else {
+    blend_row_typed(sum, keep, static_cast<const B16*>(row), take, count);
+  }
+}
+
+template <class Part, class Out>
+void sum_rows_typed(const Part* first, Index step, Index parts, const Out* residual, Out* out, Index count) {
+  for (Index i = 0; i < count; i += lanes()) {
+    VF sum = load(first + i, count - i);
+    for (Index p = 1; p < parts; ++p) sum = hn::Add(sum, load(first + p * step + i, count - i));
+    if (residual != nullptr) sum = hn::Add(load(residual + i, count - i), sum);
+    store(sum, out + i, count - i);
+  }
+}
+
+template <class Part>
+void sum_rows_of(const Part* first, Index step, Index parts, const void* residual, void* out, DType out_type,
+                 Index count) {
+  if (out_type == DType::f32) {
+    sum_rows_typed(first, step, parts, static_cast<const float*>(residual), static_cast<float*>(out), count);
+  } else {
+    sum_rows_typed(first, step, parts, static_cast<const B16*>(residual), static_cast<B16*>(out), count);
+  }
+}
+
+void sum_rows_any(const void* first, Index step, Index parts, DType part_type, const void* residual,
+                  void* out, DType out_type, Index count) {
+  if (part_type == DType::f32) {
+    sum_rows_of(static_cast<const float*>(first), step, parts, residual, out, out_type, count);
+  } else {
+    sum_rows_of(static_cast<const B16*>(first), step, parts, residual, out, out_type, count);
+  }
+}
+
+template <class T>
 bool finite_typed(const T* x, Index count) {
   // 0 * x is 0 for a finite x and NaN otherwise.
   VF sum = hn::Zero(F());
@@ -121,6 +167,8 @@ namespace cartan::device::cpu {
 HWY_EXPORT(convert_any);
 HWY_EXPORT(add_floats_any);
 HWY_EXPORT(add_row_any);
+HWY_EXPORT(blend_row_any);
+HWY_EXPORT(sum_rows_any);
 HWY_EXPORT(finite_any);
 HWY_EXPORT(square_sum_any);
 HWY_EXPORT(store_tile_any);
@@ -139,6 +187,15 @@ void add_floats(const float* left, const float* right, float* out, Index count) 
 
 void add_row(float* sum, const void* row, DType dtype, Index count) {
   HWY_DYNAMIC_DISPATCH(add_row_any)(sum, row, dtype, count);
+}
+
+void blend_row(float* sum, float keep, const void* row, float take, DType dtype, Index count) {
+  HWY_DYNAMIC_DISPATCH(blend_row_any)(sum, keep, row, take, dtype, count);
+}
+
+void sum_rows(const void* first, Index step, Index parts, DType part_type, const void* residual, void* out,
+              DType out_type, Index count) {
+  HWY_DYNAMIC_DISPATCH(sum_rows_any)(first, step, parts, part_type, residual, out, out_type, count);
 }
 
 bool finite(const void* x, DType dtype, Index count) {

@@ -13,62 +13,68 @@ double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 Size size(Index value) { return static_cast<Size>(value); }
 
-/// The softmax weights of one query: weights[j] belongs to the key first + j.
-struct QueryWeights {
-  Size first = 0;
-  Values weights;
-  double log_sum_exp = 0;
-};
-
 /// Where query i of a sequence and head, and key j, begin in their matrices.
 struct AttentionIndex {
   const AttentionShape& s;
   Size query(Index sequence, Index i, Index head) const {
-    return size(((sequence * s.q_length + i) * s.heads + head) * s.head_dim);
+    return statistic(sequence, i, head) * size(s.head_dim);
   }
-  Size key(Index sequence, Size j, Index head) const {
+  Size statistic(Index sequence, Index i, Index head) const {
+    return size((sequence * s.q_length + i) * s.heads + head);
+  }
+  Size key(Index sequence, Index j, Index head) const {
     const Index kv_head = head / (s.heads / s.kv_heads);
-    return size(((sequence * s.k_length + static_cast<Index>(j)) * s.kv_heads + kv_head) * s.head_dim);
+    return size(((sequence * s.k_length + j) * s.kv_heads + kv_head) * s.head_dim);
   }
 };
 
-QueryWeights query_weights(const AttentionShape& s, const Values& q, const Values& k,
-                           std::span<const std::int32_t> document_start, Index sequence, Index i,
-                           Index head) {
+/// The scores of one query with the keys that it sees: scores[j] belongs to the key first + j of those here.
+struct QueryScores {
+  Index first = 0;
+  Values scores;
+};
+
+QueryScores query_scores(const AttentionShape& s, const Values& q, const Values& k,
+                         std::span<const std::int32_t> document_start, Index sequence, Index i, Index head) {
   const AttentionIndex at{s};
-  QueryWeights result;
-  result.first = static_cast<Size>(document_start[size(sequence * s.q_length + i)]);
-  const Size last = size(s.k_length - s.q_length + i);
-  double largest = -HUGE_VAL;
-  for (Size j = result.first; j <= last; ++j) {
+  const Index start = document_start[size(sequence * s.q_length + i)], position = s.q_first + i;
+  QueryScores result{std::max(start - s.k_first, Index{0}), {}};
+  for (Index j = result.first; j < s.k_length && s.k_first + j <= position; ++j) {
     double score = 0;
     for (Size c = 0; c < size(s.head_dim); ++c)
       score += q[at.query(sequence, i, head) + c] * k[at.key(sequence, j, head) + c];
-    result.weights.push_back(score * static_cast<double>(s.scale));
-    largest = std::max(largest, result.weights.back());
+    result.scores.push_back(score * static_cast<double>(s.scale));
   }
-  double sum = 0;
-  for (double& w : result.weights) sum += w = std::exp(w - largest);
-  for (double& w : result.weights) w /= sum;
-  result.log_sum_exp = largest + std::log(sum);
   return result;
+}
+
+double log_sum_exp(const Values& x) {
+  if (x.empty()) return -HUGE_VAL;
+  const double largest = *std::max_element(x.begin(), x.end());
+  double sum = 0;
+  for (const double score : x) sum += std::exp(score - largest);
+  return largest + std::log(sum);
 }
 
 }  // namespace
 
-Values embedding_forward(std::span<const std::int32_t> ids, const Values& table, Index hidden) {
-  Values out;
-  for (const std::int32_t id : ids) {
-    const auto row = table.begin() + id * hidden;
-    out.insert(out.end(), row, row + hidden);
+Values embedding_forward(std::span<const std::int32_t> ids, const Values& table, Index first, Index hidden) {
+  Values out(ids.size() * size(hidden), 0.0);
+  for (Size t = 0; t < ids.size(); ++t) {
+    const Index row = ids[t] - first;
+    if (row < 0 || size(row * hidden) >= table.size()) continue;
+    for (Size c = 0; c < size(hidden); ++c) out[t * size(hidden) + c] = table[size(row * hidden) + c];
   }
   return out;
 }
 
-Values embedding_backward(std::span<const std::int32_t> ids, const Values& dout, Index vocab, Index hidden) {
+Values embedding_backward(std::span<const std::int32_t> ids, const Values& dout, Index first, Index vocab,
+                          Index hidden) {
   Values dtable(size(vocab * hidden), 0.0);
   for (Size t = 0; t < ids.size(); ++t) {
-    for (Size c = 0; c < size(hidden); ++c) dtable[size(ids[t] * hidden) + c] += dout[t * size(hidden) + c];
+    const Index row = ids[t] - first;
+    if (row < 0 || row >= vocab) continue;
+    for (Size c = 0; c < size(hidden); ++c) dtable[size(row * hidden) + c] += dout[t * size(hidden) + c];
   }
   return dtable;
 }
@@ -202,6 +208,13 @@ CrossEntropy cross_entropy(const Values& logits, std::span<const std::int32_t> t
   return result;
 }
 
+Values sum_parts(const Values& stacked, Index parts, const Values& residual) {
+  const Size count = stacked.size() / size(parts);
+  Values out = residual.empty() ? Values(count, 0.0) : residual;
+  for (Size i = 0; i < stacked.size(); ++i) out[i % count] += stacked[i];
+  return out;
+}
+
 void adamw(AdamWState& state, const Values& gradient, const AdamWStep& step) {
   const double lr = step.lr, beta1 = step.beta1, beta2 = step.beta2;
   for (Size i = 0; i < gradient.size(); ++i) {
@@ -222,12 +235,13 @@ Attention attention_forward(const AttentionShape& s, const Values& q, const Valu
   for (Index sequence = 0; sequence < s.sequences; ++sequence) {
     for (Index i = 0; i < s.q_length; ++i) {
       for (Index head = 0; head < s.heads; ++head) {
-        const QueryWeights w = query_weights(s, q, k, document_start, sequence, i, head);
-        result.log_sum_exp.push_back(w.log_sum_exp);
-        for (Size j = 0; j < w.weights.size(); ++j) {
+        const QueryScores seen = query_scores(s, q, k, document_start, sequence, i, head);
+        const double lse = log_sum_exp(seen.scores);
+        result.log_sum_exp.push_back(lse);
+        for (Size j = 0; j < seen.scores.size(); ++j) {
+          const Size key = at.key(sequence, seen.first + static_cast<Index>(j), head);
           for (Size c = 0; c < size(s.head_dim); ++c) {
-            result.out[at.query(sequence, i, head) + c] +=
-                w.weights[j] * v[at.key(sequence, w.first + j, head) + c];
+            result.out[at.query(sequence, i, head) + c] += std::exp(seen.scores[j] - lse) * v[key + c];
           }
         }
       }
@@ -236,30 +250,42 @@ Attention attention_forward(const AttentionShape& s, const Values& q, const Valu
   return result;
 }
 
+Attention attention_merge(const Attention& a, const Attention& b, Index head_dim) {
+  Attention sum{Values(a.out.size(), 0.0), {}};
+  for (Size row = 0; row < a.log_sum_exp.size(); ++row) {
+    const double lse = std::log(std::exp(a.log_sum_exp[row]) + std::exp(b.log_sum_exp[row]));
+    sum.log_sum_exp.push_back(lse);
+    if (lse == -HUGE_VAL) continue;
+    for (Size i = row * size(head_dim); i < (row + 1) * size(head_dim); ++i) {
+      sum.out[i] =
+          std::exp(a.log_sum_exp[row] - lse) * a.out[i] + std::exp(b.log_sum_exp[row] - lse) * b.out[i];
+    }
+  }
+  return sum;
+}
+
 AttentionGradients attention_backward(const AttentionShape& s, const Values& q, const Values& k,
-                                      const Values& v, std::span<const std::int32_t> document_start,
-                                      const Values& dout) {
+                                      const Values& v, const Attention& whole,
+                                      std::span<const std::int32_t> document_start, const Values& dout) {
   const AttentionIndex at{s};
   const Size channels = size(s.head_dim);
   AttentionGradients g{Values(q.size(), 0.0), Values(k.size(), 0.0), Values(v.size(), 0.0)};
   for (Index sequence = 0; sequence < s.sequences; ++sequence) {
     for (Index i = 0; i < s.q_length; ++i) {
       for (Index head = 0; head < s.heads; ++head) {
-        const QueryWeights w = query_weights(s, q, k, document_start, sequence, i, head);
+        const QueryScores seen = query_scores(s, q, k, document_start, sequence, i, head);
         const Size query = at.query(sequence, i, head);
-        Values dweight(w.weights.size(), 0.0);
-        double mean = 0;  // of dweight, by the weights
-        for (Size j = 0; j < w.weights.size(); ++j) {
-          const Size key = at.key(sequence, w.first + j, head);
+        double mean = 0;  // of what the weights' gradients are, by the weights
+        for (Size c = 0; c < channels; ++c) mean += dout[query + c] * whole.out[query + c];
+        for (Size j = 0; j < seen.scores.size(); ++j) {
+          const Size key = at.key(sequence, seen.first + static_cast<Index>(j), head);
+          const double weight = std::exp(seen.scores[j] - whole.log_sum_exp[at.statistic(sequence, i, head)]);
+          double dweight = 0;
           for (Size c = 0; c < channels; ++c) {
-            dweight[j] += dout[query + c] * v[key + c];
-            g.dv[key + c] += w.weights[j] * dout[query + c];
+            dweight += dout[query + c] * v[key + c];
+            g.dv[key + c] += weight * dout[query + c];
           }
-          mean += w.weights[j] * dweight[j];
-        }
-        for (Size j = 0; j < w.weights.size(); ++j) {
-          const Size key = at.key(sequence, w.first + j, head);
-          const double dscore = w.weights[j] * (dweight[j] - mean) * static_cast<double>(s.scale);
+          const double dscore = weight * (dweight - mean) * static_cast<double>(s.scale);
           for (Size c = 0; c < channels; ++c) {
             g.dq[query + c] += dscore * k[key + c];
             g.dk[key + c] += dscore * q[query + c];

@@ -13,8 +13,9 @@ namespace cartan::device::reference {
 
 using Values = std::vector<double>;
 
-Values embedding_forward(std::span<const std::int32_t> ids, const Values& table, Index hidden);
-Values embedding_backward(std::span<const std::int32_t> ids, const Values& dout, Index vocab, Index hidden);
+Values embedding_forward(std::span<const std::int32_t> ids, const Values& table, Index first, Index hidden);
+Values embedding_backward(std::span<const std::int32_t> ids, const Values& dout, Index first, Index vocab,
+                          Index hidden);
 
 struct RmsNorm {
   Values y, inv_rms;
@@ -48,6 +49,9 @@ struct CrossEntropy {
 };
 CrossEntropy cross_entropy(const Values& logits, std::span<const std::int32_t> targets);
 
+/// stacked [parts * T, D], residual [T, D] or empty.
+Values sum_parts(const Values& stacked, Index parts, const Values& residual);
+
 struct AdamWState {
   Values master, exp_avg, exp_avg_sq;
 };
@@ -58,11 +62,14 @@ struct Attention {
 };
 Attention attention_forward(const AttentionShape& shape, const Values& q, const Values& k, const Values& v,
                             std::span<const std::int32_t> document_start);
+/// The attention over both sets of keys.
+Attention attention_merge(const Attention& a, const Attention& b, Index head_dim);
 struct AttentionGradients {
   Values dq, dk, dv;
 };
+/// whole: the attention over all keys, of which k and v may be a part.
 AttentionGradients attention_backward(const AttentionShape& shape, const Values& q, const Values& k,
-                                      const Values& v, std::span<const std::int32_t> document_start,
-                                      const Values& dout);
+                                      const Values& v, const Attention& whole,
+                                      std::span<const std::int32_t> document_start, const Values& dout);
 
 }  // namespace cartan::device::reference

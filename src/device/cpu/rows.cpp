@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 
 #include "cartan/core/error.hpp"
@@ -72,6 +73,27 @@ void rope(const Context& context, Matrix x, Index head_dim, std::span<const std:
   });
 }
 
+void attention_merge(const Context& context, Matrix out_sum, Vector lse_sum, ConstMatrix out,
+                     ConstVector log_sum_exp, Index head_dim) {
+  const Index heads = out.cols / head_dim;
+  auto* const sums = static_cast<float*>(lse_sum.data);
+  const auto* const parts = static_cast<const float*>(log_sum_exp.data);
+  for_row_blocks(context, out.rows, out.cols, [&](Index begin, Index end) {
+    for (Index row = begin * heads; row < end * heads; ++row) {
+      const Index t = row / heads, col = row % heads * head_dim;
+      if (parts[row] == -HUGE_VALF) continue;
+      // exp(a) + exp(b) = exp(larger) (1 + exp(smaller - larger)). Where the sum has nothing yet, the weights
+      // are exactly 0 and 1.
+      const float ratio = std::exp(-std::abs(sums[row] - parts[row]));
+      const float of_larger = 1.0f / (1.0f + ratio), of_smaller = ratio / (1.0f + ratio);
+      const bool sum_is_larger = sums[row] > parts[row];
+      blend_row(static_cast<float*>(at(out_sum, t, col)), sum_is_larger ? of_larger : of_smaller,
+                at(out, t, col), sum_is_larger ? of_smaller : of_larger, out.dtype, head_dim);
+      sums[row] = std::max(sums[row], parts[row]) + std::log1p(ratio);
+    }
+  });
+}
+
 void swiglu_forward(const Context& context, ConstMatrix gate_up, Matrix y) {
   for_row_blocks(context, y.rows, y.cols, [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
@@ -109,6 +131,47 @@ void cross_entropy(const Context& context, ConstMatrix logits, std::span<const s
       losses[t] = 0.0f;
       if (gradient != nullptr) {
         std::memset(gradient, 0, static_cast<std::size_t>(logits.cols) * size_of(dlogits.dtype));
+      }
+    }
+  });
+}
+
+void cross_entropy_stats(const Context& context, ConstMatrix logits, std::span<const std::int32_t> targets,
+                         Index first, Vector row_max, Vector row_sum, Vector target_logit) {
+  for_row_blocks(context, logits.rows, logits.cols, [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t) {
+      const auto* const row = static_cast<const float*>(at(logits, t, 0));
+      const Index target = targets[static_cast<std::size_t>(t)] - first;
+      const bool here = target >= 0 && target < logits.cols;
+      const SoftmaxStats stats = softmax_stats(row, logits.cols);
+      static_cast<float*>(row_max.data)[t] = stats.maximum;
+      static_cast<float*>(row_sum.data)[t] = stats.sum;
+      static_cast<float*>(target_logit.data)[t] = here ? row[target] : -HUGE_VALF;
+    }
+  });
+}
+
+void cross_entropy_finish(const Context& context, ConstMatrix logits, std::span<const std::int32_t> targets,
+                          Index first, ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
+                          Vector row_loss, Matrix dlogits) {
+  const auto* const maxima = static_cast<const float*>(row_max.data);
+  const auto* const sums = static_cast<const float*>(row_sum.data);
+  const auto* const target_logits = static_cast<const float*>(target_logit.data);
+  for_row_blocks(context, logits.rows, logits.cols, [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t) {
+      const std::int32_t target = targets[static_cast<std::size_t>(t)];
+      const SoftmaxStats stats{maxima[t], sums[t]};
+      if (row_loss.data != nullptr) {
+        static_cast<float*>(row_loss.data)[t] =
+            target < 0 ? 0.0f : std::log(stats.sum) + (stats.maximum - target_logits[t]);
+      }
+      if (dlogits.data == nullptr) continue;
+      void* const gradient = at(dlogits, t, 0);
+      if (target < 0) {
+        std::memset(gradient, 0, static_cast<std::size_t>(logits.cols) * size_of(dlogits.dtype));
+      } else {
+        cross_entropy_gradient(static_cast<const float*>(at(logits, t, 0)), logits.cols, target - first,
+                               stats, gradient, dlogits.dtype);
       }
     }
   });
@@ -164,6 +227,15 @@ void tree_sum(const Context& context, std::span<const float* const> values, std:
     }
     const float* const result = stack[0].data;
     if (result != out + begin) std::copy(result, result + length, out + begin);
+  });
+}
+
+void sum_parts(const Context& context, ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out) {
+  for_row_blocks(context, out.rows, parts * out.cols, [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t) {
+      sum_rows(at(stacked, t, 0), out.rows * stacked.stride, parts, stacked.dtype,
+               residual.data != nullptr ? at(residual, t, 0) : nullptr, at(out, t, 0), out.dtype, out.cols);
+    }
   });
 }
 

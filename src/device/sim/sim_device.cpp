@@ -1,4 +1,5 @@
 // The counting device: shapes are checked, memory is booked, FLOPs are added up, nothing is computed.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -15,20 +16,28 @@ namespace {
 /// Query-key pairs that causal attention looks at, over all sequences and heads. Document boundaries are not
 /// subtracted: the count depends on shapes only.
 double attention_pairs(const AttentionShape& s) {
-  const auto q = static_cast<double>(s.q_length), k = static_cast<double>(s.k_length);
-  return static_cast<double>(s.sequences * s.heads) * (q * (k - q) + q * (q + 1) / 2);
+  // Of the first `count` queries from the first key on: a triangle until all keys are seen, then whole rows.
+  const auto pairs_before = [keys = s.k_length](Index count) {
+    const auto rising = static_cast<double>(std::clamp<Index>(count, 0, keys));
+    const auto whole = static_cast<double>(std::max<Index>(count - keys, 0));
+    return rising * (rising + 1) / 2 + whole * static_cast<double>(keys);
+  };
+  const Index begin = s.q_first - s.k_first;
+  return static_cast<double>(s.sequences * s.heads) *
+         (pairs_before(begin + s.q_length) - pairs_before(begin));
 }
 
 class SimOps : public Ops {
  public:
   SimCounts counts;
 
-  void embedding_forward(std::span<const std::int32_t> ids, ConstMatrix table, Matrix out, Stream&) override {
-    check::embedding_forward(ids, table, out);
+  void embedding_forward(std::span<const std::int32_t> ids, ConstMatrix table, Index first, Matrix out,
+                         Stream&) override {
+    check::embedding_forward(ids, table, first, out);
   }
   void embedding_backward(std::span<const std::int32_t> ids, ConstMatrix dout, SequenceShape shape,
-                          Index vocab, const GradientView& dtable, Stream&) override {
-    check::embedding_backward(ids, dout, shape, vocab, dtable);
+                          Index first, Index vocab, const GradientView& dtable, Stream&) override {
+    check::embedding_backward(ids, dout, shape, first, vocab, dtable);
   }
   void rmsnorm_forward(ConstMatrix x, ConstVector weight, float, Matrix y, Vector inv_rms, Stream&) override {
     check::rmsnorm_forward(x, weight, y, inv_rms);
@@ -66,10 +75,14 @@ class SimOps : public Ops {
   /// Five products: the scores once more, and the gradients of output, values, queries and keys.
   void attention_backward(const AttentionShape& shape, ConstMatrix q, ConstMatrix k, ConstMatrix v,
                           ConstMatrix out, ConstVector log_sum_exp,
-                          std::span<const std::int32_t> document_start, ConstMatrix dout, Matrix dq,
-                          Matrix dk, Matrix dv, Stream&) override {
+                          std::span<const std::int32_t> document_start, ConstMatrix dout, Matrix dq, bool,
+                          Matrix dk, Matrix dv, bool, Stream&) override {
     check::attention_backward(shape, q, k, v, out, log_sum_exp, document_start, dout, dq, dk, dv);
     counts.attention_flops += 10 * attention_pairs(shape) * static_cast<double>(shape.head_dim);
+  }
+  void attention_merge(Matrix out_sum, Vector lse_sum, ConstMatrix out, ConstVector log_sum_exp,
+                       Index head_dim, Stream&) override {
+    check::attention_merge(out_sum, lse_sum, out, log_sum_exp, head_dim);
   }
   void swiglu_forward(ConstMatrix gate_up, Matrix y, Stream&) override { check::swiglu_forward(gate_up, y); }
   void swiglu_backward(ConstMatrix gate_up, ConstMatrix dy, Matrix dgate_up, Matrix y, Stream&) override {
@@ -78,6 +91,15 @@ class SimOps : public Ops {
   void cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
                      Matrix dlogits, Stream&) override {
     check::cross_entropy(logits, targets, row_loss, dlogits);
+  }
+  void cross_entropy_stats(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
+                           Vector row_max, Vector row_sum, Vector target_logit, Stream&) override {
+    check::cross_entropy_stats(logits, targets, first, row_max, row_sum, target_logit);
+  }
+  void cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
+                            ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
+                            Vector row_loss, Matrix dlogits, Stream&) override {
+    check::cross_entropy_finish(logits, targets, first, row_max, row_sum, target_logit, row_loss, dlogits);
   }
   void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
              const AdamWStep&, Stream&) override {
@@ -91,6 +113,9 @@ class SimOps : public Ops {
   void tree_sum(std::span<const float* const> values, std::span<const int> merges, float*, Index count,
                 Stream&) override {
     check::tree_sum(values, merges, count);
+  }
+  void sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out, Stream&) override {
+    check::sum_parts(stacked, parts, residual, out);
   }
   void add(Vector y, ConstVector x, Stream&) override { check::add(y, x); }
   void fill_zero(Vector, Stream&) override {}
