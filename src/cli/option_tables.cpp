@@ -253,13 +253,24 @@ std::vector<Option> pipeline_options(train::PipelineConfig& pipe) {
   };
 }
 
+std::vector<Option> context_options(train::ContextConfig& context) {
+  return {
+      {.key = "context.exchange",
+       .target = &context.exchange,
+       .help =
+           "how the ranks of cp bring keys and values together: passed around a ring while they are used, "
+           "gathered, or heads exchanged for rows (Ulysses)",
+       .words = {"ring", "all-gather", "all-to-all"}},
+  };
+}
+
 std::vector<Option> recompute_options(train::RecomputeConfig& recompute) {
   return {
       {.key = "recompute.policy",
        .target = &recompute.policy,
        .help = "what the backward pass computes again instead of keeping it; mlp: the output, gate and up "
-               "projections",
-       .words = {"none", "mlp"}},
+               "projections; attention: q, k, v and attention; block: both",
+       .words = {"none", "mlp", "attention", "block"}},
       {.key = "recompute.layers",
        .target = &recompute.layers,
        .help = "in so many of the first layers; 0: in all",
@@ -360,20 +371,20 @@ std::vector<Option> checkpoint_options(train::CheckpointConfig& checkpoint) {
 
 std::vector<Option> config_options(train::Config& config) {
   std::vector<Option> all;
-  for (auto& section : {run_options(config.run), model_options(config.model), data_options(config.data),
-                        mesh_options(config.mesh), batch_options(config.batch), zero_options(config.zero),
-                        pipeline_options(config.pipeline), recompute_options(config.recompute),
-                        precision_options(config.precision), optim_options(config.optim),
-                        schedule_options(config.schedule), checkpoint_options(config.checkpoint)})
+  for (auto& section :
+       {run_options(config.run), model_options(config.model), data_options(config.data),
+        mesh_options(config.mesh), batch_options(config.batch), zero_options(config.zero),
+        pipeline_options(config.pipeline), context_options(config.context),
+        recompute_options(config.recompute), precision_options(config.precision), optim_options(config.optim),
+        schedule_options(config.schedule), checkpoint_options(config.checkpoint)})
     all.insert(all.end(), section.begin(), section.end());
   return all;
 }
 
 std::optional<std::string> later_key(std::string_view key) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 10> later{{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 9> later{{
       {"model.from", "import of models"},
       {"zero.offload", "offload to the host"},
-      {"context.", "context parallelism"},
       {"precision.reduce", "choice of the reduction's type (it is fp32)"},
       {"precision.loss-scale", "fp16 and no loss scaling"},
       {"lora.", "LoRA"},

@@ -115,13 +115,15 @@ void rmsnorm_backward(const ConstMatrix& x, const ConstVector& weight, const Con
   const Index groups = groups_of(op, x.cols, weight.size);
   matrix(op, "x", x, shape.tokens(), x.cols);
   matrix(op, "dy", dy, x.rows, x.cols);
-  matrix(op, "dx", dx, x.rows, x.cols);
   same_type(op, "weight", weight.dtype, x.dtype);
   same_type(op, "dy", dy.dtype, x.dtype);
-  same_type(op, "dx", dx.dtype, x.dtype);
+  if (dx.cols != 0) {
+    matrix(op, "dx", dx, x.rows, x.cols);
+    same_type(op, "dx", dx.dtype, x.dtype);
+  }
   same(op, "size of inv_rms", inv_rms.size, x.rows * groups);
   same_type(op, "inv_rms", inv_rms.dtype, DType::f32);
-  gradient(op, dweight, shape);
+  if (dweight) gradient(op, dweight, shape);
 }
 
 void linear_forward(const ConstMatrix& x, const ConstMatrix& w, const ConstVector& bias, const Matrix& y,
@@ -244,6 +246,16 @@ void cross_entropy_stats(const ConstMatrix& logits, std::span<const std::int32_t
   floats(op, "target_logit", target_logit, logits.rows);
 }
 
+void cross_entropy_combine(const ConstMatrix& stacked, Index parts, const Vector& row_max,
+                           const Vector& row_sum, const Vector& target_logit) {
+  const char* op = "cross_entropy_combine";
+  not_negative(op, "the number of parts", parts);
+  matrix(op, "stacked", stacked, 3 * parts, stacked.cols);
+  same_type(op, "stacked", stacked.dtype, DType::f32);
+  floats(op, "row_max", row_max, stacked.cols);
+  floats(op, "row_sum", row_sum, stacked.cols);
+  floats(op, "target_logit", target_logit, stacked.cols);
+}
 void cross_entropy_finish(const ConstMatrix& logits, std::span<const std::int32_t> targets, Index first,
                           const ConstVector& row_max, const ConstVector& row_sum,
                           const ConstVector& target_logit, const Vector& row_loss, const Matrix& dlogits) {

@@ -39,6 +39,8 @@ void cross_entropy(const ConstMatrix& logits, std::span<const std::int32_t> targ
                    const Matrix& dlogits);
 void cross_entropy_stats(const ConstMatrix& logits, std::span<const std::int32_t> targets, Index first,
                          const Vector& row_max, const Vector& row_sum, const Vector& target_logit);
+void cross_entropy_combine(const ConstMatrix& stacked, Index parts, const Vector& row_max,
+                           const Vector& row_sum, const Vector& target_logit);
 void cross_entropy_finish(const ConstMatrix& logits, std::span<const std::int32_t> targets, Index first,
                           const ConstVector& row_max, const ConstVector& row_sum,
                           const ConstVector& target_logit, const Vector& row_loss, const Matrix& dlogits);

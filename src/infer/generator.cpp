@@ -29,37 +29,39 @@ struct Generator::State {
         units(parameters.units()),
         rope(model::make_rope_table(config_, max_length_, device_)) {
     const auto& flat = parameters.layout().units();
-    for (std::size_t i = 1; i + 1 < flat.size(); ++i) blocks.emplace_back(config, *flat[i].spec);
+    for (std::size_t i = 1; i + 1 < flat.size(); ++i)
+      blocks.emplace_back(config, *flat[i].spec, model::TensorGroup(), model::ContextGroup());
     head_spec = flat.back().spec;
-    model::ActivationLayout counting;
-    lay_out(counting);
-    memory =
-        device.allocate(counting.bytes(), MemoryKind::activations, "activations and cache of generation");
-    model::ActivationLayout real(memory.data());
-    lay_out(real);
-  }
-
-  void lay_out(model::ActivationLayout& layout) {
-    saved = model::make_activations(layout, config, compute, rows, true);
-    work = model::make_workspace(layout, config, compute, rows, false);
-    output = layout.matrix(compute, rows, config.hidden);
-    logits = layout.matrix(DType::f32, 1, config.vocab);
-    integers = layout.vector(DType::i32, 3 * rows);
-    caches.clear();
-    for (std::size_t i = 0; i < 2 * blocks.size(); ++i)
-      caches.push_back(layout.matrix(compute, max_length, config.kv_heads * config.head_dim));
+    const Index width = config.kv_heads * config.head_dim;
+    const std::size_t cache_bytes = size_of(compute) * narrow<std::size_t>(max_length * width);
+    for (std::size_t i = 0; i < 2 * blocks.size(); ++i) {
+      memory.push_back(device.allocate(cache_bytes, MemoryKind::activations, "keys and values"));
+      caches.push_back(device::as_matrix(memory.back().data(), compute, max_length, width));
+    }
+    memory.push_back(device.allocate(narrow<std::size_t>(3 * rows) * sizeof(std::int32_t),
+                                     MemoryKind::activations, "tokens"));
+    integers = memory.back().as<std::int32_t>();
+    memory.push_back(device.allocate(narrow<std::size_t>(config.vocab) * sizeof(float),
+                                     MemoryKind::activations, "logits"));
+    logits = device::as_matrix(memory.back().data(), DType::f32, 1, config.vocab);
+    // A rehearsal of the largest call tells what it needs.
+    device::Arena measuring;
+    const auto sim = device::make_sim_device(device::DeviceKind::cpu, {1});
+    const std::vector<std::int32_t> zeros(narrow<std::size_t>(rows));
+    model::BatchView batch{{1, rows}, zeros, {}, zeros, zeros, {}};
+    run_in({*sim, measuring, compute}, batch, 0);
+    arena = std::make_unique<device::Arena>(
+        device.allocate(measuring.peak(), MemoryKind::activations, "activations of generation"));
   }
 
   /// Runs tokens that follow `cached` earlier ones; logits then holds those of the last token.
   void run(std::span<const std::int32_t> tokens, Index cached) {
     const auto count = narrow<Index>(tokens.size());
-    device::Stream& stream = device.compute_stream();
-    device::Ops& ops = device.ops();
     std::vector<std::int32_t> positions(tokens.size()), starts(tokens.size(), 0);
     std::iota(positions.begin(), positions.end(), narrow<std::int32_t>(cached));
     const auto upload = [&](std::span<const std::int32_t> values, Index slot) {
-      auto* target = static_cast<std::int32_t*>(integers.data) + slot * rows;
-      device.copy_in(target, values.data(), values.size_bytes(), stream);
+      std::int32_t* target = integers + slot * rows;
+      device.copy_in(target, values.data(), values.size_bytes(), device.compute_stream());
       return std::span<const std::int32_t>(target, values.size());
     };
     model::BatchView batch;
@@ -67,31 +69,31 @@ struct Generator::State {
     batch.tokens = upload(tokens, 0);
     batch.positions = upload(positions, 1);
     batch.document_start = upload(starts, 2);
-    model::BlockActivations a = saved;
-    for (Matrix* m : {&a.x, &a.qkv, &a.attention, &a.mid, &a.gate_up}) *m = m->row_block(0, count);
-    if (config.qk_norm) a.qk = a.qk.row_block(0, count);
-    a.inv_rms1 = a.inv_rms2 = a.inv_rms_q = a.inv_rms_k = a.log_sum_exp = {};
-    model::BlockWorkspace w;
-    w.norm = work.norm.row_block(0, count);
-    w.activated = work.activated.row_block(0, count);
-    const Matrix out = output.row_block(0, count);
+    run_in({device, *arena, compute}, batch, cached);
+    device.compute_stream().synchronize();  // the uploads above came from this function's memory
+  }
+
+  void run_in(const model::Workplace& work, const model::BatchView& batch, Index cached) {
+    const Index count = batch.shape.length;
+    device::ArenaMatrix x = work.matrix(count, config.hidden);
     {
       const model::HeldUnit unit(units, 0);
-      ops.embedding_forward(batch.tokens,
-                            {unit->data, unit->dtype, config.vocab, config.hidden, config.hidden}, 0, a.x,
-                            stream);
+      work.ops().embedding_forward(batch.tokens,
+                                   {unit->data, unit->dtype, config.vocab, config.hidden, config.hidden}, 0,
+                                   x, work.stream());
     }
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const model::HeldUnit unit(units, i + 1);
-      blocks[i].decode(batch, *unit, rope, a, w, caches[2 * i], caches[2 * i + 1], cached, out, ops, stream);
-      ops.copy(out, a.x, stream);
+      model::BlockActivations passing;
+      passing.x = std::move(x);
+      x = work.matrix(count, config.hidden);
+      blocks[i].decode(batch, *unit, rope, passing, caches[2 * i], caches[2 * i + 1], cached, x, work);
     }
-    const Matrix norm = w.norm.row_block(0, 1);
-    const model::HeldHead head(config, *head_spec, units, blocks.size() + 1);
-    ops.rmsnorm_forward(out.row_block(count - 1, 1), head.norm(), static_cast<float>(config.norm_eps), norm,
-                        {}, stream);
-    ops.linear_forward(norm, head.matrix(), {}, logits, false, {1, 1}, stream);
-    stream.synchronize();  // the uploads above came from this function's memory
+    const device::ArenaMatrix norm = work.matrix(1, config.hidden);
+    const model::HeldHead head(config, *head_spec, units, blocks.size() + 1, config.vocab);
+    work.ops().rmsnorm_forward(x.row_block(count - 1, 1), head.norm(), static_cast<float>(config.norm_eps),
+                               norm, {}, work.stream());
+    work.ops().linear_forward(norm, head.matrix(), {}, logits, false, {1, 1}, work.stream());
   }
 
   model::ModelConfig config;
@@ -102,11 +104,10 @@ struct Generator::State {
   model::RopeTable rope;
   std::vector<model::Block> blocks;
   const model::UnitSpec* head_spec = nullptr;
-  device::Buffer memory;
-  model::BlockActivations saved;
-  model::BlockWorkspace work;
-  Matrix output, logits;
-  device::Vector integers;
+  std::vector<device::Buffer> memory;
+  std::unique_ptr<device::Arena> arena;
+  std::int32_t* integers = nullptr;
+  Matrix logits;
   std::vector<Matrix> caches;  ///< keys and values of each block in turn
 };
 

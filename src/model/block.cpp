@@ -5,19 +5,25 @@
 
 namespace cartan::model {
 
+using device::ArenaMatrix;
 using device::ConstMatrix;
 using device::ConstVector;
 using device::GradientView;
 using device::Matrix;
 using device::Ops;
+using device::SequenceShape;
 using device::Stream;
+using device::Vector;
 
-Block::Block(const ModelConfig& config, const UnitSpec& unit)
-    : hidden_(config.hidden),
-      heads_(config.heads),
-      kv_heads_(config.kv_heads),
+Block::Block(const ModelConfig& config, const UnitSpec& unit, const TensorGroup& tensor,
+             const ContextGroup& context)
+    : tensor_(tensor),
+      context_(context),
+      hidden_(config.hidden),
+      heads_(part_of(config, tensor.slice()).heads),
+      kv_heads_(part_of(config, tensor.slice()).kv_heads),
       head_dim_(config.head_dim),
-      ffn_(config.ffn),
+      ffn_(part_of(config, tensor.slice()).ffn),
       eps_(static_cast<float>(config.norm_eps)),
       bias_(config.qkv_bias),
       qk_norm_(config.qk_norm) {
@@ -57,6 +63,18 @@ ConstMatrix Block::values(const BlockActivations& saved) const {
   return saved.qkv.col_block((heads_ + kv_heads_) * head_dim_, kv_heads_ * head_dim_);
 }
 
+AttentionOperands Block::operands(const BatchView& batch, const BlockActivations& saved) const {
+  return {batch.shape,
+          heads_,
+          kv_heads_,
+          head_dim_,
+          rotated_q(saved),
+          rotated_k(saved),
+          values(saved),
+          batch.document_start,
+          batch.all_document_start};
+}
+
 device::AttentionShape Block::attention_shape(device::SequenceShape shape) const {
   return {shape.sequences,
           shape.length,
@@ -64,118 +82,233 @@ device::AttentionShape Block::attention_shape(device::SequenceShape shape) const
           heads_,
           kv_heads_,
           head_dim_,
-          static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim_)))};
+          static_cast<float>(1.0 / std::sqrt(static_cast<double>(head_dim_))),
+          0,
+          0};
+}
+
+GatheredRows Block::normalize(ConstMatrix x, ConstVector weight, Vector inv_rms, SequenceShape shape,
+                              const Workplace& work) const {
+  ArenaMatrix own = work.matrix(x.rows, x.cols);
+  work.ops().rmsnorm_forward(x, weight, eps_, own, inv_rms, work.stream());
+  GatheredRows all = tensor_.gather(own, shape, work);
+  if (tensor_.is_alone()) all.memory = std::move(own);
+  return all;
 }
 
 void Block::project(const BatchView& batch, const UnitView& unit, const RopeTable& rope,
-                    BlockActivations& saved, BlockWorkspace& work, Ops& ops, Stream& stream) const {
-  const Index q_width = heads_ * head_dim_, k_width = kv_heads_ * head_dim_;
-  ops.rmsnorm_forward(saved.x, vector(unit, at_.norm1, hidden_), eps_, work.norm, saved.inv_rms1, stream);
-  const ConstVector bias = bias_ ? vector(unit, at_.qkv_bias, q_width + 2 * k_width) : ConstVector{};
-  ops.linear_forward(work.norm, matrix(unit, at_.qkv, q_width + 2 * k_width, hidden_), bias, saved.qkv, false,
-                     batch.shape, stream);
-  const Matrix rotated = (qk_norm_ ? saved.qk : saved.qkv).col_block(0, q_width + k_width);
-  if (qk_norm_) {
-    ops.rmsnorm_forward(saved.qkv.col_block(0, q_width), vector(unit, at_.q_norm, head_dim_), eps_,
-                        rotated.col_block(0, q_width), saved.inv_rms_q, stream);
-    ops.rmsnorm_forward(saved.qkv.col_block(q_width, k_width), vector(unit, at_.k_norm, head_dim_), eps_,
-                        rotated.col_block(q_width, k_width), saved.inv_rms_k, stream);
+                    BlockActivations& saved, bool keeps_statistics, const Workplace& work) const {
+  Ops& ops = work.ops();
+  Stream& stream = work.stream();
+  const Index q_width = heads_ * head_dim_, k_width = kv_heads_ * head_dim_, tokens = batch.shape.tokens();
+  if (keeps_statistics) saved.inv_rms1 = work.arena.vector(DType::f32, saved.x.rows);
+  saved.qkv = work.matrix(tokens, q_width + 2 * k_width);
+  {
+    const GatheredRows norm =
+        normalize(saved.x, vector(unit, at_.norm1, hidden_), saved.inv_rms1, batch.shape, work);
+    const ConstVector bias = bias_ ? vector(unit, at_.qkv_bias, q_width + 2 * k_width) : ConstVector{};
+    ops.linear_forward(norm.view, matrix(unit, at_.qkv, q_width + 2 * k_width, hidden_), bias, saved.qkv,
+                       false, batch.shape, stream);
   }
+  if (qk_norm_) {
+    saved.qk = work.matrix(tokens, q_width + k_width);
+    if (keeps_statistics) {
+      saved.inv_rms_q = work.arena.vector(DType::f32, tokens * heads_);
+      saved.inv_rms_k = work.arena.vector(DType::f32, tokens * kv_heads_);
+    }
+    ops.rmsnorm_forward(saved.qkv.col_block(0, q_width), vector(unit, at_.q_norm, head_dim_), eps_,
+                        saved.qk.col_block(0, q_width), saved.inv_rms_q, stream);
+    ops.rmsnorm_forward(saved.qkv.col_block(q_width, k_width), vector(unit, at_.k_norm, head_dim_), eps_,
+                        saved.qk.col_block(q_width, k_width), saved.inv_rms_k, stream);
+  }
+  const Matrix rotated = (qk_norm_ ? saved.qk : saved.qkv).col_block(0, q_width + k_width);
   ops.rope(rotated, head_dim_, batch.positions, rope.cosines, rope.sines, false, stream);
 }
 
-void Block::finish(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
-                   BlockWorkspace& work, Matrix out, Ops& ops, Stream& stream) const {
-  compute_mlp_input(batch, unit, saved, work, ops, stream);
-  ops.swiglu_forward(saved.gate_up, work.activated, stream);
-  ops.copy(saved.mid, out, stream);
-  ops.linear_forward(work.activated, matrix(unit, at_.down, hidden_, ffn_), {}, out, true, batch.shape,
-                     stream);
+void Block::attend(const BatchView& batch, BlockActivations& saved, bool keeps_statistics,
+                   const Workplace& work) const {
+  saved.attention = work.matrix(batch.shape.tokens(), heads_ * head_dim_);
+  if (keeps_statistics) saved.log_sum_exp = work.arena.vector(DType::f32, batch.shape.tokens() * heads_);
+  context_.forward(operands(batch, saved), saved.attention, saved.log_sum_exp, work);
 }
 
 void Block::compute_mlp_input(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
-                              BlockWorkspace& work, Ops& ops, Stream& stream) const {
-  ops.copy(saved.x, saved.mid, stream);
-  ops.linear_forward(saved.attention, matrix(unit, at_.o, hidden_, heads_ * head_dim_), {}, saved.mid, true,
-                     batch.shape, stream);
-  ops.rmsnorm_forward(saved.mid, vector(unit, at_.norm2, hidden_), eps_, work.norm, saved.inv_rms2, stream);
-  ops.linear_forward(work.norm, matrix(unit, at_.gate_up, 2 * ffn_, hidden_), {}, saved.gate_up, false,
-                     batch.shape, stream);
+                              bool keeps_statistics, const Workplace& work) const {
+  saved.mid = work.matrix(saved.x.rows, hidden_);
+  tensor_.row_split_product(saved.attention, matrix(unit, at_.o, hidden_, heads_ * head_dim_), saved.x,
+                            saved.mid, batch.shape, work);
+  if (keeps_statistics) saved.inv_rms2 = work.arena.vector(DType::f32, saved.x.rows);
+  saved.gate_up = work.matrix(batch.shape.tokens(), 2 * ffn_);
+  const GatheredRows norm =
+      normalize(saved.mid, vector(unit, at_.norm2, hidden_), saved.inv_rms2, batch.shape, work);
+  work.ops().linear_forward(norm.view, matrix(unit, at_.gate_up, 2 * ffn_, hidden_), {}, saved.gate_up, false,
+                            batch.shape, work.stream());
+}
+
+void Block::finish(const BatchView& batch, const UnitView& unit, BlockActivations& saved, Matrix out,
+                   bool keeps_statistics, const Workplace& work) const {
+  compute_mlp_input(batch, unit, saved, keeps_statistics, work);
+  const ArenaMatrix activated = work.matrix(batch.shape.tokens(), ffn_);
+  work.ops().swiglu_forward(saved.gate_up, activated, work.stream());
+  tensor_.row_split_product(activated, matrix(unit, at_.down, hidden_, ffn_), saved.mid, out, batch.shape,
+                            work);
 }
 
 void Block::forward(const BatchView& batch, const UnitView& unit, const RopeTable& rope,
-                    BlockActivations& saved, BlockWorkspace& work, Matrix out, Ops& ops,
-                    Stream& stream) const {
-  project(batch, unit, rope, saved, work, ops, stream);
-  ops.attention_forward(attention_shape(batch.shape), rotated_q(saved), rotated_k(saved), values(saved),
-                        batch.document_start, saved.attention, saved.log_sum_exp, stream);
-  finish(batch, unit, saved, work, out, ops, stream);
+                    BlockActivations& saved, Matrix out, bool keeps_statistics, const Workplace& work) const {
+  project(batch, unit, rope, saved, keeps_statistics, work);
+  attend(batch, saved, keeps_statistics, work);
+  finish(batch, unit, saved, out, keeps_statistics, work);
+}
+
+void Block::forget(BlockActivations& saved, Recompute what) {
+  if (what.attention) {
+    saved.inv_rms1.reset();
+    saved.qkv.reset();
+    saved.qk.reset();
+    saved.inv_rms_q.reset();
+    saved.inv_rms_k.reset();
+    saved.attention.reset();
+    saved.log_sum_exp.reset();
+  }
+  if (what.mlp) {
+    saved.mid.reset();
+    saved.inv_rms2.reset();
+    saved.gate_up.reset();
+  }
+}
+
+void Block::recompute(const BatchView& batch, const UnitView& unit, const RopeTable& rope,
+                      BlockActivations& saved, Recompute what, const Workplace& work) const {
+  if (what.attention) {
+    project(batch, unit, rope, saved, true, work);
+    attend(batch, saved, true, work);
+  }
+  if (what.mlp) compute_mlp_input(batch, unit, saved, true, work);
 }
 
 void Block::decode(const BatchView& batch, const UnitView& unit, const RopeTable& rope,
-                   BlockActivations& saved, BlockWorkspace& work, Matrix cache_k, Matrix cache_v,
-                   Index cached, Matrix out, Ops& ops, Stream& stream) const {
-  CARTAN_ASSERT(batch.shape.sequences == 1);
+                   BlockActivations& saved, Matrix cache_k, Matrix cache_v, Index cached, Matrix out,
+                   const Workplace& work) const {
+  CARTAN_ASSERT(batch.shape.sequences == 1 && tensor_.is_alone() && context_.is_alone());
   const Index fresh = batch.shape.length;
-  project(batch, unit, rope, saved, work, ops, stream);
-  ops.copy(rotated_k(saved), cache_k.row_block(cached, fresh), stream);
-  ops.copy(values(saved), cache_v.row_block(cached, fresh), stream);
+  project(batch, unit, rope, saved, false, work);
+  work.ops().copy(rotated_k(saved), cache_k.row_block(cached, fresh), work.stream());
+  work.ops().copy(values(saved), cache_v.row_block(cached, fresh), work.stream());
   device::AttentionShape shape = attention_shape(batch.shape);
   shape.k_length = cached + fresh;
   shape.q_first = cached;
-  ops.attention_forward(shape, rotated_q(saved), cache_k.row_block(0, shape.k_length),
-                        cache_v.row_block(0, shape.k_length), batch.document_start, saved.attention, {},
-                        stream);
-  finish(batch, unit, saved, work, out, ops, stream);
+  saved.attention = work.matrix(fresh, heads_ * head_dim_);
+  work.ops().attention_forward(shape, rotated_q(saved), cache_k.row_block(0, shape.k_length),
+                               cache_v.row_block(0, shape.k_length), batch.document_start, saved.attention,
+                               {}, work.stream());
+  finish(batch, unit, saved, out, false, work);
 }
 
-void Block::backward_input(const BatchView& batch, const UnitView& unit, const RopeTable& rope,
-                           BlockActivations& saved, BlockWorkspace& work, Matrix dx, Ops& ops,
-                           Stream& stream) const {
-  const Index q_width = heads_ * head_dim_, k_width = kv_heads_ * head_dim_;
-  const GradientView& gradient = unit.gradient;
+ArenaMatrix Block::backward_input(const BatchView& batch, const UnitView& unit, const RopeTable& rope,
+                                  BlockActivations& saved, BlockGradients& gradients, bool joint,
+                                  const Workplace& work) const {
+  Ops& ops = work.ops();
+  Stream& stream = work.stream();
+  const Index q_width = heads_ * head_dim_, k_width = kv_heads_ * head_dim_, tokens = batch.shape.tokens();
+  const SequenceShape own = tensor_.own_rows(batch.shape);
+  const auto norm_gradient = [&](Index offset) { return joint ? unit.gradient.at(offset) : GradientView{}; };
   // MLP: the gradient of gate_up replaces gate_up, and `activated` ends as the recomputed input of the down
   // projection.
-  ops.linear_backward_input(work.d_out, matrix(unit, at_.down, hidden_, ffn_), work.activated, false,
-                            batch.shape, stream);
-  ops.swiglu_backward(saved.gate_up, work.activated, saved.gate_up, work.activated, stream);
-  ops.linear_backward_input(saved.gate_up, matrix(unit, at_.gate_up, 2 * ffn_, hidden_), work.d_norm, false,
-                            batch.shape, stream);
-  ops.copy(work.d_out, work.d_mid, stream);
-  ops.rmsnorm_backward(saved.mid, vector(unit, at_.norm2, hidden_), saved.inv_rms2, work.d_norm, work.d_mid,
-                       true, batch.shape, gradient.at(at_.norm2), stream);
-  // Attention.
-  ops.linear_backward_input(work.d_mid, matrix(unit, at_.o, hidden_, q_width), work.d_attention, false,
-                            batch.shape, stream);
-  const Matrix dq = work.d_qkv.col_block(0, q_width), dk = work.d_qkv.col_block(q_width, k_width),
-               dv = work.d_qkv.col_block(q_width + k_width, k_width);
-  ops.attention_backward(attention_shape(batch.shape), rotated_q(saved), rotated_k(saved), values(saved),
-                         saved.attention, saved.log_sum_exp, batch.document_start, work.d_attention, dq,
-                         false, dk, dv, false, stream);
-  ops.rope(work.d_qkv.col_block(0, q_width + k_width), head_dim_, batch.positions, rope.cosines, rope.sines,
-           true, stream);
-  if (qk_norm_) {
-    ops.rmsnorm_backward(saved.qkv.col_block(0, q_width), vector(unit, at_.q_norm, head_dim_),
-                         saved.inv_rms_q, dq, dq, false, batch.shape, gradient.at(at_.q_norm), stream);
-    ops.rmsnorm_backward(saved.qkv.col_block(q_width, k_width), vector(unit, at_.k_norm, head_dim_),
-                         saved.inv_rms_k, dk, dk, false, batch.shape, gradient.at(at_.k_norm), stream);
+  gradients.all_d_out = tensor_.gather(gradients.d_out, batch.shape, work);
+  gradients.activated = work.matrix(tokens, ffn_);
+  ops.linear_backward_input(gradients.all_d_out.view, matrix(unit, at_.down, hidden_, ffn_),
+                            gradients.activated, false, batch.shape, stream);
+  if (!joint) gradients.all_d_out = {};
+  ops.swiglu_backward(saved.gate_up, gradients.activated, saved.gate_up, gradients.activated, stream);
+  gradients.d_mid = work.matrix(own.tokens(), hidden_);
+  {
+    ArenaMatrix d_norm = tensor_.input_gradient(saved.gate_up, matrix(unit, at_.gate_up, 2 * ffn_, hidden_),
+                                                batch.shape, work);
+    ops.copy(gradients.d_out, gradients.d_mid, stream);
+    ops.rmsnorm_backward(saved.mid, vector(unit, at_.norm2, hidden_), saved.inv_rms2, d_norm, gradients.d_mid,
+                         true, own, norm_gradient(at_.norm2), stream);
+    if (!joint) gradients.d_norm2 = std::move(d_norm);
   }
-  ops.linear_backward_input(work.d_qkv, matrix(unit, at_.qkv, q_width + 2 * k_width, hidden_), work.d_norm,
-                            false, batch.shape, stream);
-  ops.copy(work.d_mid, dx, stream);
-  ops.rmsnorm_backward(saved.x, vector(unit, at_.norm1, hidden_), saved.inv_rms1, work.d_norm, dx, true,
-                       batch.shape, gradient.at(at_.norm1), stream);
+  // Attention.
+  gradients.d_qkv = work.matrix(tokens, q_width + 2 * k_width);
+  const Matrix dq = gradients.d_qkv.col_block(0, q_width), dk = gradients.d_qkv.col_block(q_width, k_width),
+               dv = gradients.d_qkv.col_block(q_width + k_width, k_width);
+  {
+    gradients.all_d_mid = tensor_.gather(gradients.d_mid, batch.shape, work);
+    const ArenaMatrix d_attention = work.matrix(tokens, q_width);
+    ops.linear_backward_input(gradients.all_d_mid.view, matrix(unit, at_.o, hidden_, q_width), d_attention,
+                              false, batch.shape, stream);
+    if (!joint) gradients.all_d_mid = {};
+    context_.backward(operands(batch, saved), saved.attention, saved.log_sum_exp, d_attention, dq, dk, dv,
+                      work);
+  }
+  ops.rope(gradients.d_qkv.col_block(0, q_width + k_width), head_dim_, batch.positions, rope.cosines,
+           rope.sines, true, stream);
+  if (qk_norm_) {
+    if (!joint) {
+      gradients.d_qk = work.matrix(tokens, q_width + k_width);
+      ops.copy(gradients.d_qkv.col_block(0, q_width + k_width), gradients.d_qk, stream);
+    }
+    ops.rmsnorm_backward(saved.qkv.col_block(0, q_width), vector(unit, at_.q_norm, head_dim_),
+                         saved.inv_rms_q, dq, dq, false, batch.shape, norm_gradient(at_.q_norm), stream);
+    ops.rmsnorm_backward(saved.qkv.col_block(q_width, k_width), vector(unit, at_.k_norm, head_dim_),
+                         saved.inv_rms_k, dk, dk, false, batch.shape, norm_gradient(at_.k_norm), stream);
+  }
+  ArenaMatrix d_norm = tensor_.input_gradient(
+      gradients.d_qkv, matrix(unit, at_.qkv, q_width + 2 * k_width, hidden_), batch.shape, work);
+  ArenaMatrix dx = work.matrix(own.tokens(), hidden_);
+  ops.copy(gradients.d_mid, dx, stream);
+  ops.rmsnorm_backward(saved.x, vector(unit, at_.norm1, hidden_), saved.inv_rms1, d_norm, dx, true, own,
+                       norm_gradient(at_.norm1), stream);
+  if (!joint) gradients.d_norm1 = std::move(d_norm);
+  return dx;
+}
+
+void Block::fold_norms(const BatchView& batch, const UnitView& unit, const BlockActivations& saved,
+                       const BlockGradients& gradients, const Workplace& work) const {
+  if (gradients.d_norm1.cols == 0) return;
+  const SequenceShape own = tensor_.own_rows(batch.shape);
+  const auto fold = [&](ConstMatrix x, Index offset, Index width, ConstVector inv_rms, ConstMatrix dy,
+                        SequenceShape shape) {
+    work.ops().rmsnorm_backward(x, vector(unit, offset, width), inv_rms, dy, {}, false, shape,
+                                unit.gradient.at(offset), work.stream());
+  };
+  fold(saved.x, at_.norm1, hidden_, saved.inv_rms1, gradients.d_norm1, own);
+  fold(saved.mid, at_.norm2, hidden_, saved.inv_rms2, gradients.d_norm2, own);
+  if (!qk_norm_) return;
+  const Index q_width = heads_ * head_dim_, k_width = kv_heads_ * head_dim_;
+  fold(saved.qkv.col_block(0, q_width), at_.q_norm, head_dim_, saved.inv_rms_q,
+       gradients.d_qk.col_block(0, q_width), batch.shape);
+  fold(saved.qkv.col_block(q_width, k_width), at_.k_norm, head_dim_, saved.inv_rms_k,
+       gradients.d_qk.col_block(q_width, k_width), batch.shape);
 }
 
 void Block::backward_weight(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
-                            BlockWorkspace& work, Ops& ops, Stream& stream) const {
+                            BlockGradients& gradients, const Workplace& work) const {
+  Ops& ops = work.ops();
+  Stream& stream = work.stream();
   const GradientView& gradient = unit.gradient;
-  ops.linear_backward_weight(work.d_out, work.activated, batch.shape, gradient.at(at_.down), {}, stream);
-  ops.rmsnorm_forward(saved.mid, vector(unit, at_.norm2, hidden_), eps_, work.norm, {}, stream);
-  ops.linear_backward_weight(saved.gate_up, work.norm, batch.shape, gradient.at(at_.gate_up), {}, stream);
-  ops.linear_backward_weight(work.d_mid, saved.attention, batch.shape, gradient.at(at_.o), {}, stream);
-  ops.rmsnorm_forward(saved.x, vector(unit, at_.norm1, hidden_), eps_, work.norm, {}, stream);
-  ops.linear_backward_weight(work.d_qkv, work.norm, batch.shape, gradient.at(at_.qkv),
+  const auto all = [&](GatheredRows& kept, const ArenaMatrix& own) {
+    return kept.view.cols > 0 ? std::move(kept) : tensor_.gather(own, batch.shape, work);
+  };
+  {
+    const GatheredRows d_out = all(gradients.all_d_out, gradients.d_out);
+    ops.linear_backward_weight(d_out.view, gradients.activated, batch.shape, gradient.at(at_.down), {},
+                               stream);
+  }
+  gradients.activated.reset();
+  {
+    const GatheredRows norm = normalize(saved.mid, vector(unit, at_.norm2, hidden_), {}, batch.shape, work);
+    ops.linear_backward_weight(saved.gate_up, norm.view, batch.shape, gradient.at(at_.gate_up), {}, stream);
+  }
+  {
+    const GatheredRows d_mid = all(gradients.all_d_mid, gradients.d_mid);
+    ops.linear_backward_weight(d_mid.view, saved.attention, batch.shape, gradient.at(at_.o), {}, stream);
+  }
+  fold_norms(batch, unit, saved, gradients, work);
+  const GatheredRows norm = normalize(saved.x, vector(unit, at_.norm1, hidden_), {}, batch.shape, work);
+  ops.linear_backward_weight(gradients.d_qkv, norm.view, batch.shape, gradient.at(at_.qkv),
                              bias_ ? gradient.at(at_.qkv_bias) : GradientView{}, stream);
 }
 

@@ -21,6 +21,19 @@ StageUnits units_of_stages(const model::ModelConfig& config, const std::vector<m
   return units;
 }
 
+/// Elements of a unit on the place of tensor parallelism that has most of it: what several places share is
+/// then cut at the same elements on all of them.
+Index FlatLayout::largest_part(const model::ModelConfig& config, model::TensorSlice tensor, Index number) {
+  if (largest_.empty()) {
+    largest_.resize(specs_.size(), 0);
+    for (int place = 0; place < tensor.count; ++place) {
+      const auto units = model::describe_units(config, {place, tensor.count});
+      for (std::size_t u = 0; u < units.size(); ++u) largest_[u] = std::max(largest_[u], units[u].elements);
+    }
+  }
+  return largest_[narrow<std::size_t>(number)];
+}
+
 GradientPart FlatLayout::make_part(const std::string& name, Index elements, Index begin) {
   GradientPart part{name, elements, begin, {0, elements}, {}, owned_gradients_};
   part.alone = comm::chunk_range(elements, place_.rank, place_.size, place_.width);
@@ -43,7 +56,8 @@ FlatLayout::FlatLayout(const model::ModelConfig& config, const StageUnits& units
   const std::size_t places = life == GradientLife::fused ? 1 : 2;
   for (const Index number : units.numbers) {
     const model::UnitSpec& spec = specs_[narrow<std::size_t>(number)];
-    const Index size = round_up(spec.elements, device::kSumBlock);
+    const Index elements = largest_part(config, tensor, number);
+    const Index size = round_up(elements, device::kSumBlock);
     const bool shares = life != GradientLife::step && number > 0 && number < head;
     Index begin = gradient_elements_;
     if (shares && shared.size() == places) {
@@ -52,11 +66,9 @@ FlatLayout::FlatLayout(const model::ModelConfig& config, const StageUnits& units
       if (shares) shared.push_back(begin);
       gradient_elements_ += size;
     }
-    FlatUnit unit{number, &spec, parameter_elements_, make_part(spec.name, spec.elements, begin),
+    FlatUnit unit{number, &spec, parameter_elements_, make_part(spec.name, elements, begin),
                   number == 0 && units.embedding_is_copy};
     parameter_elements_ += size;
-    if (!unit.is_copy)
-      alone_blocks_ += ceil_div(unit.gradient.alone.end - unit.gradient.alone.begin, device::kSumBlock);
     units_.push_back(std::move(unit));
   }
   owned_elements_ = owned_gradients_;
@@ -65,7 +77,7 @@ FlatLayout::FlatLayout(const model::ModelConfig& config, const StageUnits& units
   if (life == GradientLife::fused) {
     tied_ = units_.front().gradient;
   } else {
-    const Index elements = units_.front().spec->elements;
+    const Index elements = units_.front().gradient.elements;
     tied_ = make_part("head of the tied embedding", elements, gradient_elements_);
     gradient_elements_ += round_up(elements, device::kSumBlock);
   }
@@ -74,7 +86,7 @@ FlatLayout::FlatLayout(const model::ModelConfig& config, const StageUnits& units
 Index FlatLayout::largest_unit(bool embedding) const {
   Index largest = 0;
   for (const FlatUnit& unit : units_)
-    if ((unit.number == 0) == embedding) largest = std::max(largest, unit.spec->elements);
+    if ((unit.number == 0) == embedding) largest = std::max(largest, unit.gradient.elements);
   return largest;
 }
 

@@ -173,7 +173,7 @@ void FlatState::refresh_compute() {
 }
 
 std::vector<comm::ByteView> FlatState::parts_of(void* base, std::size_t unit) const {
-  const Index elements = layout_.units()[unit].spec->elements;
+  const Index elements = layout_.units()[unit].gradient.elements;
   std::vector<comm::ByteView> parts;
   for (int r = 0; r < groups_.shard->size(); ++r) {
     const LeafRange chunk = comm::chunk_range(elements, r, groups_.shard->size());

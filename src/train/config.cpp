@@ -8,6 +8,7 @@
 #include "cartan/core/text.hpp"
 #include "cartan/data/tokenizer.hpp"
 #include "cartan/device/device.hpp"
+#include "cartan/model/context_group.hpp"
 #include "cartan/pipeline/cut.hpp"
 #include "cartan/pipeline/schedule.hpp"
 
@@ -60,8 +61,9 @@ void check_run(const Config& config, Problems& problems) {
   }
   if (config.precision.compute != "fp32" && config.precision.compute != "bf16")
     problems.add("precision.compute = {}: use fp32 or bf16", config.precision.compute);
-  if (config.recompute.policy != "none" && config.recompute.policy != "mlp")
-    problems.add("recompute.policy = {}: this version has none and mlp", config.recompute.policy);
+  const std::string& policy = config.recompute.policy;
+  if (policy != "none" && policy != "mlp" && policy != "attention" && policy != "block")
+    problems.add("recompute.policy = {}: use none, mlp, attention or block", policy);
   if (config.recompute.layers < 0)
     problems.add("recompute.layers = {}: must not be negative", config.recompute.layers);
   if (config.optim.fused != "auto" && config.optim.fused != "never")
@@ -72,6 +74,40 @@ void check_run(const Config& config, Problems& problems) {
   if (!(config.zero.bucket_mb > 0))
     problems.add("zero.bucket-mb = {}: must be positive", config.zero.bucket_mb);
   check_zero(config, problems);
+}
+
+/// Whether tensor parallelism over `tp` ranks can split the model's heads.
+bool heads_split(const model::ModelConfig& model, Index tp) {
+  return model.heads % tp == 0 && (model.kv_heads % tp == 0 || tp % model.kv_heads == 0);
+}
+
+/// What depends on tp and cp.
+void check_slices(const Config& config, Problems& problems) {
+  const model::ModelConfig& model = config.model;
+  const Index tp = config.mesh.tp;
+  if (model.heads < 1 || model.kv_heads < 1) return;
+  if (!heads_split(model, tp)) {
+    std::string fitting;
+    for (Index n = 1; n <= model.heads; ++n)
+      if (heads_split(model, n)) fitting += fmt::format("{}{}", fitting.empty() ? "" : ", ", n);
+    problems.add(
+        "mesh.tp = {} cannot split model.heads = {} with model.kv-heads = {}: it must divide the heads, and "
+        "divide or "
+        "be a multiple of the key/value heads: use one of {}",
+        tp, model.heads, model.kv_heads, fitting);
+  }
+  if (model.ffn < tp)
+    problems.add("mesh.tp = {} is more than model.ffn = {}: use at most that", tp, model.ffn);
+  if (model.vocab < tp)
+    problems.add("mesh.tp = {} is more than model.vocab = {}: use at most that", tp, model.vocab);
+  if (!heads_split(model, tp)) return;
+  try {
+    const std::string why = model::why_not(model, config.data.seq, config.mesh.cp, config.mesh.tp,
+                                           model::context_exchange_from_name(config.context.exchange));
+    if (!why.empty()) problems.add("{}", why);
+  } catch (const ConfigError& error) {
+    problems.add("{}", error.what());
+  }
 }
 
 /// What depends on stages; `has_batch`: the batch divides.
@@ -140,11 +176,6 @@ void resolve(Config& config, int world_size) {
     problems.add("{}", error.what());
     config.mesh = {1, std::max(1, world_size), 1, 1};
   }
-  const std::array<std::pair<const char*, int>, 3> later{
-      {{"pp", config.mesh.pp}, {"cp", config.mesh.cp}, {"tp", config.mesh.tp}}};
-  for (const auto& [axis, extent] : later)
-    if (extent != 1)
-      problems.add("mesh.{} = {}: this version trains data-parallel only, use --{} 1", axis, extent, axis);
   try {
     config.model.derive(data::make_tokenizer(config.data.tokenizer)->vocab_size());
   } catch (const Error& error) {
@@ -159,6 +190,7 @@ void resolve(Config& config, int world_size) {
     problems.add("schedule.min-lr = {} is above optim.lr = {}: use at most that", config.schedule.min_lr,
                  config.optim.lr);
   check_run(config, problems);
+  check_slices(config, problems);
   const std::size_t before_batch = problems.lines().size();
   check_batch(config, problems);
   check_pipeline(config, problems.lines().size() == before_batch, problems);

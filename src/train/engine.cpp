@@ -8,146 +8,102 @@
 #include "cartan/core/clock.hpp"
 #include "cartan/core/narrow.hpp"
 #include "cartan/model/head.hpp"
-#include "train/device_batch.hpp"
+#include "cartan/pipeline/cut.hpp"
+#include "cartan/shard/shared_gradients.hpp"
+#include "train/batch_share.hpp"
 #include "train/row_losses.hpp"
+#include "train/stage_runner.hpp"
 
 namespace cartan::train {
 namespace {
 
-/// The ZeRO stage that makes a difference: a plane of one rank has nothing to share.
-shard::ShardPlace place_of(const Config& config, const comm::Communicator& plane) {
-  shard::ShardPlace place;
-  place.rank = plane.rank();
-  place.size = plane.size();
-  place.width = config.zero.shard > 0 ? config.zero.shard : plane.size();
-  place.stage = place.width > 1 ? config.zero.stage : 0;
-  if (place.stage == 0) place.width = plane.size();
-  return place;
+pipeline::Schedule make_schedule(const Config& config, Index micro_batches) {
+  if (config.mesh.pp == 1) return pipeline::single_stage(micro_batches);
+  return pipeline::make_schedule(config.pipeline.schedule, config.mesh.pp, micro_batches,
+                                 config.pipeline.chunks);
 }
 
-/// The leaves of holder `holder` of `holders`. Where gradients are reduced after each micro-batch, those of
-/// one micro-batch lie next to each other over all holders, so that the owners' sums grow along the tree.
-data::LeafShare share_of(const Config& config, bool is_transient, int holder, int holders) {
-  const LeafRange own = leaf_range(config.batch.global, holder, holders);
-  if (!is_transient) return {own.begin, own.end - own.begin, config.batch.micro};
-  return {holder * config.batch.micro, own.end - own.begin, config.batch.micro, holders * config.batch.micro};
+/// The parts of the model that place `place` of the pipeline holds, by chunk.
+std::vector<model::StageRange> ranges_of(const Config& config, const pipeline::Schedule& schedule,
+                                         int place) {
+  if (config.mesh.pp == 1) return {{0, config.model.layers + 2}};
+  const auto parts = pipeline::cut_units(config.model, config.data.seq, config.mesh.pp * schedule.chunks,
+                                         config.pipeline.cut);
+  std::vector<model::StageRange> ranges;
+  for (int chunk = 0; chunk < schedule.chunks; ++chunk)
+    ranges.push_back(
+        parts[narrow<std::size_t>(pipeline::part_of(schedule, narrow<std::size_t>(place), chunk))]);
+  return ranges;
 }
 
-/// Fold plans of the micro-batches of a share.
-std::vector<FoldPlan> folds_of(const CanonicalTree& tree, const data::LeafShare& share, bool is_transient) {
-  if (!is_transient) return plan_folds(tree, share.first, share.first + share.count, share.micro);
-  std::vector<FoldPlan> folds;
-  for (Index m = 0; m < share.micro_batches(); ++m) {
-    const LeafRange leaves = share.of(m);
-    folds.push_back(plan_folds(tree, leaves.begin, leaves.end, share.micro).front());
-  }
-  return folds;
+bool updates_are_fused(const Config& config, Index micro_batches) {
+  return config.optim.fused == "auto" && config.optim.clip <= 0 && micro_batches == 1 &&
+         config.mesh.size() == 1;
 }
 
-// Gradient slots that any rank of the plane needs: exchange memory has the same layout on all.
-int slots_of_all_ranks(const Config& config, bool is_transient, int holders) {
-  const CanonicalTree tree(config.batch.global);
-  int slots = 1;
-  for (int holder = 0; holder < holders; ++holder)
-    slots = std::max(
-        slots, slots_needed(folds_of(tree, share_of(config, is_transient, holder, holders), is_transient)));
-  return slots;
-}
-
-/// Entries of the owners' stacks of sums.
-int owned_slots(const Config& config, int holders) {
-  const CanonicalTree tree(config.batch.global);
-  const Index together = config.batch.micro * holders;
-  std::size_t slots = 1;
-  for (Index end = together; end <= config.batch.global; end += together)
-    slots = std::max(slots, tree.stack_of_range(0, end).size());
-  return narrow<int>(slots);
+shard::GradientLife gradient_life(bool fused, const shard::ShardPlace& place) {
+  if (fused) return shard::GradientLife::fused;
+  return place.stage >= 2 ? shard::GradientLife::transient : shard::GradientLife::step;
 }
 
 }  // namespace
 
 struct Engine::State {
-  State(const Config& config_, device::Device& device_, comm::Mesh& mesh_, bool overlap)
+  State(const Config& config_, device::Device& device_, comm::Mesh& mesh_, bool overlap,
+        std::unique_ptr<device::Arena> arena_)
       : config(config_),
         device(device_),
         mesh(mesh_),
         plane(mesh_.data_plane()),
-        place(place_of(config_, plane)),
-        is_transient(place.stage >= 2),
+        place(shard_place(config_, plane.rank())),
+        share(config_, place.stage >= 2, mesh_.coordinate().dp),
+        schedule(make_schedule(config_, narrow<Index>(share.folds().size()))),
+        fused(updates_are_fused(config_, schedule.micro_batches)),
         shard_group(place.width == plane.size() ? nullptr : mesh.neighbours(plane, place.width, "shard")),
         replicas(shard_group == nullptr ? nullptr : mesh.strided(plane, place.width, "replicas")),
-        tree(config.batch.global),
-        share(share_of(config, is_transient, plane.rank(), plane.size())),
-        folds(folds_of(tree, share, is_transient)),
-        schedule(pipeline::single_stage(narrow<Index>(folds.size()))),
-        range{0, config.model.layers + 2},
-        fused(config.optim.fused == "auto" && config.optim.clip <= 0 && folds.size() == 1 &&
-              mesh.world().size() == 1),
         communication(overlap ? device.make_stream("communication") : nullptr),
-        layout(config.model, shard::units_of_stages(config.model, {range}),
-               fused          ? shard::GradientLife::fused
-               : is_transient ? shard::GradientLife::transient
-                              : shard::GradientLife::step,
-               place),
-        slots(slots_of_all_ranks(config, is_transient, plane.size())),
-        flat(layout, {compute_dtype(), slots, owned_slots(config, plane.size()), config.zero.prefetch},
+        arena(std::move(arena_)),
+        ranges(ranges_of(config, schedule, mesh.coordinate().pp)),
+        layout(config.model, shard::units_of_stages(config.model, ranges), gradient_life(fused, place), place,
+               {mesh.coordinate().tp, mesh.shape().tp}),
+        flat(layout,
+             {dtype_from_name(config.precision.compute), share.slots(), share.owned_slots(),
+              config.zero.prefetch},
              device, {&plane, shard_group ? shard_group.get() : &plane, &communication_stream()}),
-        stage(config.model, range, stage_options(), device),
+        runner(config, share, ranges, schedule, flat, device, mesh, *arena, overlap),
         optimizer(config.optim, flat),
-        device_batch(device, micro_shape().tokens()),
         reducer(flat, plane, replicas.get(),
-                {config.batch.global, 1,
+                {config.batch.global, config.mesh.cp,
                  static_cast<Index>(config.zero.bucket_mb * (1 << 20) / static_cast<double>(sizeof(float)))},
                 communication_stream()),
-        host_losses(narrow<std::size_t>(micro_shape().tokens())) {
+        shared(flat, mesh, config.model.tied),
+        host_losses(narrow<std::size_t>(config.batch.micro * config.data.seq)) {
     pipeline::validate(schedule);
     // The look-up's gradient goes on top of the head's, which is in the slot already.
-    tied_plan = folds.front();
+    tied_plan = share.folds().front();
     tied_plan.depth_before += 1;
     tied_plan.max_depth += 1;
     tied_plan.merges.back() += 1;
   }
 
   device::Stream& communication_stream() { return communication ? *communication : device.compute_stream(); }
-  DType compute_dtype() const { return dtype_from_name(config.precision.compute); }
-  device::SequenceShape micro_shape() const { return {config.batch.micro, config.data.seq}; }
-  model::StageOptions stage_options() const {
-    const int head_slots =
-        model::head_slots_needed(folds, model::head_chunks(micro_shape(), config.model.vocab));
-    Index recompute = 0;
-    if (config.recompute.policy == "mlp")
-      recompute = config.recompute.layers > 0 ? config.recompute.layers : config.model.layers;
-    return {compute_dtype(), micro_shape(), true, head_slots, slots, recompute};
-  }
+  const FoldPlan* embedding_plan() const { return fused && layout.tied_gradient() ? &tied_plan : nullptr; }
 
-  shard::FlatUnits units(const FoldPlan& plan) {
-    return flat.units(0, &plan, fused && layout.tied_gradient() ? &tied_plan : nullptr);
-  }
-
-  /// The sequences that all ranks of the plane compute at the time of a micro-batch.
-  LeafRange leaves_together(Index micro_batch) const {
-    const Index together = config.batch.micro * plane.size();
-    return {micro_batch * together, (micro_batch + 1) * together};
-  }
-
-  /// Adds the row losses of the last micro-batch.
-  void collect_losses(const data::MicroBatch& micro) {
-    const data::Batch& host = micro.batch;
-    const auto length = narrow<std::size_t>(host.seq);
-    device.copy_out(host_losses.data(), stage.row_losses().data,
-                    narrow<std::size_t>(host.sequences) * length * sizeof(float), device.compute_stream());
+  /// Adds the row losses of a micro-batch. Ranks of tensor parallelism have the same ones.
+  void collect_losses(const data::Batch& host, Index first_leaf, const model::Flight& flight) {
+    const auto rows = narrow<std::size_t>(host.sequences * host.seq);
+    device.copy_out(host_losses.data(), flight.row_loss.data, rows * sizeof(float), device.compute_stream());
     device.compute_stream().synchronize();
-    for (Index s = 0; s < host.sequences; ++s) {
-      const auto rows = std::span(host_losses).subspan(narrow<std::size_t>(s) * length, length);
-      const bool finite =
-          std::all_of(rows.begin(), rows.end(), [](float loss) { return std::isfinite(loss); });
-      if (!finite) nonfinite_leaf = nonfinite_leaf.value_or(micro.first_leaf + s);
-    }
-    losses.add(std::span(host_losses).first(narrow<std::size_t>(host.sequences) * length), host.targets);
+    const auto values = std::span(host_losses).first(rows);
+    const auto bad =
+        std::find_if_not(values.begin(), values.end(), [](float loss) { return std::isfinite(loss); });
+    if (bad != values.end() && !nonfinite_leaf)
+      nonfinite_leaf = first_leaf + (bad - values.begin()) / std::max<Index>(1, host.seq);
+    if (mesh.coordinate().tp == 0) losses.add(values, host.targets);
   }
 
   [[noreturn]] void throw_without_targets() const {
-    throw DataError("a global batch of {} sequences has no target token", tree.leaves());
+    throw DataError("a global batch of {} sequences has no target token", config.batch.global);
   }
 
   void begin_step() {
@@ -174,12 +130,10 @@ struct Engine::State {
     return name.data();
   }
 
-  /// The first tensor of the forward pass that is not finite; activations of the latest micro-batch are
-  /// looked at.
-  std::string first_nonfinite_tensor(Index rows) {
-    const auto finite = [&](device::ConstMatrix m) {
-      return device.ops().all_finite(m, device.compute_stream());
-    };
+  bool is_finite(device::ConstMatrix m) { return device.ops().all_finite(m, device.compute_stream()); }
+
+  /// The first tensor of this rank's part of a forward pass that is not finite.
+  std::string first_nonfinite_tensor(const model::Flight& flight) {
     for (std::size_t u = 0; u < layout.units().size(); ++u) {
       const shard::FlatUnit& unit = layout.units()[u];
       const LeafRange owned = unit.gradient.owned;
@@ -189,15 +143,34 @@ struct Engine::State {
             std::clamp(parameter.offset + parameter.elements(), owned.begin, owned.end) - begin;
         if (count == 0) continue;
         const device::Vector v = flat.master(u, begin, count);
-        if (!finite({v.data, v.dtype, 1, v.size, v.size})) return "parameter " + parameter.name;
+        if (!is_finite({v.data, v.dtype, 1, v.size, v.size})) return "parameter " + parameter.name;
       }
     }
-    for (Index layer = 0; layer < config.model.layers; ++layer) {
-      if (!finite(stage.hidden(layer, rows)))
+    // The head's stage may begin with a copy of the embedding.
+    const Index first = std::max<Index>(1, ranges.back().first);
+    for (std::size_t i = 0; i < flight.blocks.size(); ++i) {
+      const Index layer = first - 1 + narrow<Index>(i);
+      if (!is_finite(flight.blocks[i].x))
         return layer == 0 ? std::string("output of the embedding")
                           : fmt::format("output of layer {}", layer - 1);
     }
     return fmt::format("output of layer {} or the logits", config.model.layers - 1);
+  }
+
+  /// One step's use of the arena, with batches of the right sizes.
+  void rehearse() {
+    Index m = 0;
+    const NextBatch fake = [&](data::MicroBatch& micro) {
+      const LeafRange leaves = share.leaves().of(m++);
+      data::Batch& batch = micro.batch;
+      batch.sequences = leaves.end - leaves.begin;
+      batch.seq = config.data.seq;
+      for (auto* array : {&batch.tokens, &batch.targets, &batch.document_start, &batch.positions})
+        array->assign(narrow<std::size_t>(batch.sequences * batch.seq), 0);
+    };
+    runner.train(fake, {}, embedding_plan());
+    m = 0;
+    runner.evaluate(fake, {[](const data::Batch&, Index, const model::Flight&) {}, {}});
   }
 
   Config config;
@@ -205,23 +178,19 @@ struct Engine::State {
   comm::Mesh& mesh;
   comm::Communicator& plane;
   shard::ShardPlace place;
-  bool is_transient;  ///< gradients are reduced after each micro-batch
-  std::unique_ptr<comm::Communicator> shard_group, replicas;
-  CanonicalTree tree;
-  data::LeafShare share;
-  std::vector<FoldPlan> folds;
+  BatchShare share;
   pipeline::Schedule schedule;
-  model::StageRange range;
   bool fused;  ///< units are updated during the backward pass
+  std::unique_ptr<comm::Communicator> shard_group, replicas;
   std::unique_ptr<device::Stream> communication;
+  std::unique_ptr<device::Arena> arena;
+  std::vector<model::StageRange> ranges;
   shard::FlatLayout layout;
-
-  int slots;
   shard::FlatState flat;
-  model::Stage stage;
+  StageRunner runner;
   optim::AdamW optimizer;
-  DeviceBatch device_batch;
   shard::GradientReducer reducer;
+  shard::SharedGradients shared;
   std::vector<float> host_losses;
   FoldPlan tied_plan;
   // Of the step under way.
@@ -229,61 +198,75 @@ struct Engine::State {
   std::optional<Index> nonfinite_leaf;
 };
 
+namespace {
+
+/// Memory for the activations of a rank, where peers of its layers' collectives reach it directly.
+device::Buffer allocate_arena(std::size_t bytes, device::Device& device, comm::Mesh& mesh) {
+  for (const comm::Axis axis : {comm::Axis::tp, comm::Axis::cp})
+    if (mesh.axis(axis).size() > 1)
+      return mesh.axis(axis).allocate_exchange(device, bytes, device::MemoryKind::activations, "activations");
+  return device.allocate(bytes, device::MemoryKind::activations, "activations");
+}
+
+}  // namespace
+
+std::unique_ptr<device::Arena> Engine::plan_arena(const Config& config, device::Device& device,
+                                                  comm::Mesh& mesh) {
+  const auto sim = device::make_sim_device(device::device_kind_from_name(config.run.device),
+                                           device::DeviceOptions{config.run.threads});
+  comm::Mesh imagined = comm::Mesh::imagined(config.mesh, comm::rank_of(config.mesh, mesh.coordinate()));
+  State rehearsal(config, *sim, imagined, false, std::make_unique<device::Arena>());
+  rehearsal.rehearse();
+  return std::make_unique<device::Arena>(allocate_arena(rehearsal.arena->peak(), device, mesh));
+}
+
 Engine::Engine(const Config& config, device::Device& device, comm::Mesh& mesh, bool overlap)
-    : state_(std::make_unique<State>(config, device, mesh, overlap)) {}
+    : state_(std::make_unique<State>(config, device, mesh, overlap, plan_arena(config, device, mesh))) {
+  if (config.mesh.pp > 1 && !overlap && device.kind() != device::DeviceKind::sim)
+    throw EnvironmentError(
+        "a pipeline sends and receives beside computing, which needs an MPI that allows calls from several "
+        "threads "
+        "(MPI_THREAD_MULTIPLE); use mesh.pp = 1 or another MPI");
+}
 Engine::~Engine() = default;
 
 shard::FlatState& Engine::state() { return state_->flat; }
 const shard::FlatLayout& Engine::layout() const { return state_->layout; }
-const data::LeafShare& Engine::share() const { return state_->share; }
+const data::LeafShare& Engine::share() const { return state_->share.leaves(); }
 
 StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   State& s = *state_;
   StepResult result;
-  model::BatchView batch;
-  const data::MicroBatch* micro = nullptr;
   s.begin_step();
-
-  pipeline::execute(s.schedule, 0, [&](const pipeline::Action& action) {
-    if (action.kind == pipeline::ActionKind::forward) {
-      auto begin = Clock::now();
-      micro = &next();
-      batch = s.device_batch.upload(micro->batch);
-      result.times.data += seconds_since(begin);
-      begin = Clock::now();
-      auto units = s.flat.units();
-      s.stage.forward(batch, units);
-      result.times.compute += seconds_since(begin);
-      return;
+  double fused_scale = 0;
+  RunnerHooks hooks;
+  hooks.losses = [&](const data::Batch& host, Index first_leaf, const model::Flight& flight) {
+    s.collect_losses(host, first_leaf, flight);
+    if (s.nonfinite_leaf)
+      throw NumericError(
+          "step {}: the loss of sequence {} of the global batch is not finite; first tensor: {}. The last "
+          "checkpoint is intact; try a lower optim.lr or a longer schedule.warmup",
+          update, *s.nonfinite_leaf, s.first_nonfinite_tensor(flight));
+    if (!s.fused) return;
+    const Index targets = data::counted_targets(host.targets);
+    if (targets == 0) s.throw_without_targets();
+    fused_scale = 1.0 / static_cast<double>(targets);
+  };
+  hooks.unit_done = [&](std::size_t unit, Index micro_batch, bool last) {
+    if (s.fused) {
+      s.optimizer.add_squares(unit);
+      s.optimizer.update_unit(unit, update, lr, fused_scale);
+    } else {
+      s.reducer.unit_ready(unit, s.share.together(micro_batch), last);
     }
-    const auto begin = Clock::now();
-    const FoldPlan& plan = s.folds[static_cast<std::size_t>(action.micro_batch)];
-    const Index targets = s.fused ? data::counted_targets(micro->batch.targets) : 0;
-    if (s.fused && targets == 0) s.throw_without_targets();
-    auto units = s.units(plan);
-    const auto take_losses = [&] {
-      s.collect_losses(*micro);
-      if (s.nonfinite_leaf)
-        throw NumericError(
-            "step {}: the loss of sequence {} of the global batch is not finite; first tensor: {}. The last "
-            "checkpoint is intact; try a lower optim.lr or a longer schedule.warmup",
-            update, *s.nonfinite_leaf, s.first_nonfinite_tensor(batch.shape.tokens()));
-    };
-    s.stage.backward(batch, units, [&](std::size_t unit) {
-      if (s.fused) {
-        if (unit + 1 == s.layout.units().size()) take_losses();  // before an update spreads what is wrong
-        s.optimizer.add_squares(unit);
-        s.optimizer.update_unit(unit, update, lr, 1.0 / static_cast<double>(targets));
-      } else {
-        s.reducer.unit_ready(unit, s.leaves_together(action.micro_batch), action.reduces);
-      }
-    });
-    if (!s.fused) take_losses();
-    result.times.compute += seconds_since(begin);
-  });
+  };
+  const RunnerTimes times = s.runner.train(next, hooks, s.embedding_plan());
+  result.times.data = times.data;
+  result.times.compute = times.compute - times.wait;
+  result.times.pipeline = times.wait;
   if (!s.fused) {
     result.times.exposed = s.reducer.finish();
-    s.flat.join_tied_gradient();
+    s.shared.sum();
     for (std::size_t unit = 0; unit < s.layout.units().size(); ++unit) s.optimizer.add_squares(unit);
   }
 
@@ -314,14 +297,10 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
 LossSum Engine::evaluate(const NextBatch& next) {
   State& s = *state_;
   s.begin_step();
-  auto units = s.flat.units();
-  for (Index m = 0; m < s.share.micro_batches(); ++m) {
-    const data::MicroBatch& micro = next();
-    const model::BatchView batch = s.device_batch.upload(micro.batch);
-    s.stage.forward(batch, units);
-    s.stage.loss(batch, units);
-    s.collect_losses(micro);
-  }
+  s.runner.evaluate(next, {[&](const data::Batch& host, Index first_leaf, const model::Flight& flight) {
+                             s.collect_losses(host, first_leaf, flight);
+                           },
+                           {}});
   ExactSum nothing;
   return s.total(nothing);
 }

@@ -13,22 +13,40 @@ namespace {
 // Sequences that are evaluated together.
 constexpr Index kMicro = 4;
 
-/// A forward-only stage with device memory for the integers of a micro-batch.
+/// A forward-only stage with device memory for a micro-batch.
 class Forward {
  public:
   Forward(const LoadedModel& model, device::SequenceShape shape, device::Device& device)
-      : device_(device),
-        units_(model.state->units()),
-        stage_(model.config, {0, model.config.layers + 2}, {model.state->compute_dtype(), shape, false, 0, 0},
-               device),
-        device_batch_(device, shape.tokens()) {}
+      : device_(device), units_(model.state->units()), config_(model.config), shape_(shape) {
+    options_.compute = model.state->compute_dtype();
+    options_.micro = shape;
+    options_.rope_positions = shape.length;
+    options_.training = false;
+    // A rehearsal tells how much memory a micro-batch needs.
+    device::Arena measuring;
+    const auto sim = device::make_sim_device(device::DeviceKind::cpu, {1});
+    model::Stage rehearsed = make_stage(*sim, measuring);
+    model::Flight flight;
+    const std::vector<std::int32_t> zeros(static_cast<std::size_t>(shape.tokens()));
+    flight.batch = {shape, zeros, zeros, zeros, zeros, {}};
+    const device::ArenaPiece integers = measuring.take(batch_bytes(shape.tokens()));
+    rehearsed.forward(flight, units_, false);
+    rehearsed.loss(flight, units_);
+    arena_ = std::make_unique<device::Arena>(
+        device.allocate(measuring.peak(), device::MemoryKind::activations, "activations of evaluation"));
+    stage_ = std::make_unique<model::Stage>(make_stage(device, *arena_));
+  }
 
   /// Losses of the rows.
   std::vector<float> losses(const data::Batch& host) {
-    const model::BatchView batch = run(host);
-    stage_.loss(batch, units_);
-    std::vector<float> rows(static_cast<std::size_t>(batch.shape.tokens()));
-    device_.copy_out(rows.data(), stage_.row_losses().data, rows.size() * sizeof(float),
+    flight_ = {};
+    integers_.reset();
+    integers_ = arena_->take(batch_bytes(host.sequences * host.seq));
+    flight_.batch = upload(host, integers_.data(), device_);
+    stage_->forward(flight_, units_, false);
+    stage_->loss(flight_, units_);
+    std::vector<float> rows(static_cast<std::size_t>(flight_.batch.shape.tokens()));
+    device_.copy_out(rows.data(), flight_.row_loss.data, rows.size() * sizeof(float),
                      device_.compute_stream());
     device_.compute_stream().synchronize();
     return rows;
@@ -39,23 +57,26 @@ class Forward {
     std::vector<float> all(static_cast<std::size_t>(rows * vocab));
     const device::Buffer memory =
         device_.allocate(all.size() * sizeof(float), device::MemoryKind::activations, "logits");
-    stage_.logits(units_, 0, device::as_matrix(memory.data(), DType::f32, rows, vocab));
+    stage_->logits(flight_, units_, 0, device::as_matrix(memory.data(), DType::f32, rows, vocab));
     device_.copy_out(all.data(), memory.data(), all.size() * sizeof(float), device_.compute_stream());
     device_.compute_stream().synchronize();
     return all;
   }
 
  private:
-  model::BatchView run(const data::Batch& host) {
-    const model::BatchView batch = device_batch_.upload(host);
-    stage_.forward(batch, units_);
-    return batch;
+  model::Stage make_stage(device::Device& device, device::Arena& arena) const {
+    return {config_, {0, config_.layers + 2}, options_, {}, {}, device, arena};
   }
 
   device::Device& device_;
   shard::FlatUnits units_;
-  model::Stage stage_;
-  DeviceBatch device_batch_;
+  model::ModelConfig config_;
+  device::SequenceShape shape_;
+  model::StageOptions options_;
+  std::unique_ptr<device::Arena> arena_;
+  std::unique_ptr<model::Stage> stage_;
+  device::ArenaPiece integers_;
+  model::Flight flight_;
 };
 
 }  // namespace

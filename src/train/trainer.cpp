@@ -66,8 +66,7 @@ class Run {
   RunState state_;
   RunState saved_;  ///< of the newest checkpoint
   SignalWatch signals_;
-  data::MicroBatch micro_;  ///< its arrays go round between step and loader, so that a step allocates none
-  std::array<double, 5> phase_seconds_{};  ///< data, compute, exposed, optimizer, checkpoint
+  std::array<double, 6> phase_seconds_{};  ///< data, compute, pipeline, exposed, optimizer, checkpoint
 };
 
 void Run::prepare_directory() {
@@ -139,13 +138,10 @@ LossSum Run::evaluate() {
   options.global_batch = config_.batch.global;
   options.share = engine_.share();
   data::BatchLoader loader(sources_.valid, options);
-  data::MicroBatch micro;
   LossSum sum;
   for (Index i = 0; i < config_.run.eval_batches; ++i) {
-    const LossSum batch = engine_.evaluate([&]() -> const data::MicroBatch& {
-      CARTAN_ASSERT(loader.next(micro));
-      return micro;
-    });
+    const LossSum batch =
+        engine_.evaluate([&](data::MicroBatch& micro) { CARTAN_ASSERT(loader.next(micro)); });
     sum.loss += batch.loss;
     sum.targets += batch.targets;
   }
@@ -169,7 +165,7 @@ void Run::save() {
   }
   saved_ = state_;
   if (speaks()) store::remove_old(dir_, config_.checkpoint.keep);
-  phase_seconds_[4] += seconds_since(begin);
+  phase_seconds_[5] += seconds_since(begin);
 }
 
 void Run::settle_save() {
@@ -180,7 +176,7 @@ void Run::settle_save() {
     log::info("store", "the last save took {:.2f} s beside the training ({})", report->seconds,
               format_bytes(report->bytes));
   if (speaks()) store::remove_old(dir_, config_.checkpoint.keep);
-  phase_seconds_[4] += seconds_since(begin);
+  phase_seconds_[5] += seconds_since(begin);
 }
 
 Request Run::request() {
@@ -193,10 +189,8 @@ void Run::step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progre
   const auto begin = Clock::now();
   const double comm_before = mesh_.data_plane().seconds();
   const double lr = optim::learning_rate(config_.schedule, config_.optim.lr, state_.step, config_.run.steps);
-  const StepResult result = engine_.train_step(state_.step + 1, lr, [&]() -> const data::MicroBatch& {
-    CARTAN_ASSERT(loader.next(micro_));
-    return micro_;
-  });
+  const StepResult result = engine_.train_step(
+      state_.step + 1, lr, [&](data::MicroBatch& micro) { CARTAN_ASSERT(loader.next(micro)); });
   state_.step += 1;
   state_.samples += config_.batch.global;
   state_.tokens += result.targets;
@@ -204,8 +198,9 @@ void Run::step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progre
   const double seconds = seconds_since(begin);
   phase_seconds_[0] += result.times.data;
   phase_seconds_[1] += result.times.compute;
-  phase_seconds_[2] += result.times.exposed;
-  phase_seconds_[3] += result.times.optimizer;
+  phase_seconds_[2] += result.times.pipeline;
+  phase_seconds_[3] += result.times.exposed;
+  phase_seconds_[4] += result.times.optimizer;
 
   std::optional<double> valid;
   const bool last = state_.step == config_.run.steps;
@@ -243,7 +238,8 @@ void Run::summary() {
   mesh_.world().all_gather_host(std::as_bytes(std::span(phase_seconds_)),
                                 std::as_writable_bytes(std::span(all)));
   if (!speaks()) return;
-  static constexpr std::array names{"data", "compute", "exposed communication", "optimizer", "checkpoint"};
+  static constexpr std::array names{"data",      "compute",   "waiting for stages", "exposed communication",
+                                    "optimizer", "checkpoint"};
   log::info("train", "{:<22} {:>9} {:>9} {:>9}", "seconds over ranks", "min", "mean", "max");
   for (std::size_t p = 0; p < names.size(); ++p) {
     double low = all[p], high = all[p], sum = 0;

@@ -114,6 +114,22 @@ TEST_P(PartOps, CrossEntropyOfColumnsIsThatOfTheWhole) {
         }
         stream_.synchronize();
         Stats whole = combine(parts, rows);
+        Values stacked;
+        for (const Stats& part : parts)
+          for (const Data* row : {&part.maximum, &part.sum, &part.target}) {
+            const Values values = row->values();
+            stacked.insert(stacked.end(), values.begin(), values.end());
+          }
+        Data stack(DType::f32, stacked);
+        Stats combined(rows);
+        ops_.cross_entropy_combine(
+            {stack.vector().data, DType::f32, static_cast<Index>(3 * count), rows, rows},
+            static_cast<Index>(count), combined.maximum.vector(), combined.sum.vector(),
+            combined.target.vector(), stream_);
+        stream_.synchronize();
+        EXPECT_EQ(combined.maximum.values(), whole.maximum.values());
+        EXPECT_EQ(combined.target.values(), whole.target.values());
+        expect_close(combined.sum.values(), whole.sum.values(), 0x1p-21, 0x1p-21);
         Data found(dtype(), Values(dlogits.values().size(), NAN));
         for (std::size_t i = 0; i < count; ++i) {
           const Index first = cuts[i], cols = cuts[i + 1] - first;

@@ -114,14 +114,24 @@ class BadOptions(harness.Case):
         self.refuse_train(few, "3 micro-batches", "use 4", ranks=4)
         self.refuse_train({"mesh.pp": 2, "model.layers": 4, "pipeline.cut": "1,2"}, "adds up to 3", ranks=2)
 
-    def test_axes_of_later_versions(self):
-        for axis in ("pp", "cp", "tp"):
-            self.refuse_train({f"mesh.{axis}": 2}, f"mesh.{axis} = 2", f"--{axis} 1", ranks=2)
+    def test_axes_that_cannot_split_the_model(self):
+        self.refuse_train({"mesh.tp": 4, "model.heads": 6}, "mesh.tp = 4", "model.heads = 6", "1, 2, 3, 6", ranks=4)
+        self.refuse_train({"mesh.tp": 2, "data.seq": 33}, "data.seq = 33", "32 or 34", ranks=2)
+        self.refuse_train({"mesh.cp": 2, "data.seq": 30}, "data.seq = 30", "28 or 32", ranks=2)
+        self.refuse_train(
+            {"mesh.cp": 2, "data.seq": 32, "model.heads": 3, "context.exchange": "all-to-all"},
+            "all-to-all",
+            "--cp 1",
+            ranks=2,
+        )
+        self.refuse_train({"mesh.pp": 4, "model.layers": 3}, "model.layers = 3", "4 layers", ranks=4)
         self.refuse_train({"zero.shard": 3}, "zero.shard = 3", "1, 2, 4", ranks=4)
+
+    def test_devices_of_later_versions(self):
         self.refuse_train({"run.device": "cuda"}, "run.device = cuda", "cpu")
 
     def test_keys_of_later_versions(self):
-        for key in ("lora.rank", "context.exchange", "recompute.policy", "zero.offload", "hook.gradient"):
+        for key in ("lora.rank", "recompute.policy", "zero.offload", "hook.gradient"):
             self.refuse_train({key: 1}, key)
 
     def test_several_mistakes_are_said_together(self):

@@ -47,6 +47,7 @@ class LargeHead : public ::testing::Test {
   LargeHead() : device_(device::make_device(device::DeviceKind::cpu, {2})) {
     config_.hidden = kHidden;
     config_.vocab = kVocab;
+    config_.derive(kVocab);
     const Index rows = kSequences * kLength;
     x_.resize(static_cast<std::size_t>(rows * kHidden));
     matrix_.resize(static_cast<std::size_t>(kVocab * kHidden));
@@ -66,7 +67,7 @@ class LargeHead : public ::testing::Test {
   Result run(Index micro) {
     const auto plans = plan_folds(CanonicalTree(kSequences), 0, kSequences, micro);
     const device::SequenceShape shape{micro, kLength};
-    const Head head(config_, shape);
+    const Head head(config_, shape, {});
     const int slots = std::max(slots_needed(plans), head_slots_needed(plans, head.chunks()));
     std::vector<std::vector<float>> matrix_slots(static_cast<std::size_t>(slots),
                                                  std::vector<float>(matrix_.size(), NAN));
@@ -76,8 +77,6 @@ class LargeHead : public ::testing::Test {
     for (auto& slot : matrix_slots) matrix_pointers.push_back(slot.data());
     for (auto& slot : norm_slots) norm_pointers.push_back(slot.data());
     const Index tokens = shape.tokens();
-    std::vector<float> norm(static_cast<std::size_t>(tokens * kHidden)), d_norm(norm.size()),
-        inv_rms(static_cast<std::size_t>(tokens)), logits(static_cast<std::size_t>(head.logits_elements()));
     Result result;
     result.row_loss.resize(static_cast<std::size_t>(kSequences * kLength));
     result.dx.resize(x_.size());
@@ -93,12 +92,12 @@ class LargeHead : public ::testing::Test {
       batch.shape = shape;
       batch.targets =
           std::span(targets_).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(tokens));
-      head.loss_and_gradients(batch, matrix(x_, kSequences * kLength).row_block(first, tokens), vector(norm_),
-                              matrix(matrix_, kVocab), matrix(norm, tokens), matrix(d_norm, tokens),
-                              vector(inv_rms), vector(logits), vector(result.row_loss).slice(first, tokens),
-                              matrix(result.dx, kSequences * kLength).row_block(first, tokens),
-                              {norm_pointers, 0, &plans[m]}, {matrix_pointers, 0, &plans[m]}, device_->ops(),
-                              device_->compute_stream());
+      const device::ArenaMatrix dx = head.loss_and_gradients(
+          batch, matrix(x_, kSequences * kLength).row_block(first, tokens), vector(norm_),
+          matrix(matrix_, kVocab), vector(result.row_loss).slice(first, tokens),
+          {norm_pointers, 0, &plans[m]}, {matrix_pointers, 0, &plans[m]}, {*device_, arena_, DType::f32});
+      const auto* values = static_cast<const float*>(dx.data);
+      std::copy_n(values, tokens * kHidden, result.dx.begin() + first * kHidden);
     }
     result.d_norm = norm_slots[0];
     result.d_matrix = matrix_slots[0];
@@ -106,6 +105,8 @@ class LargeHead : public ::testing::Test {
   }
 
   std::unique_ptr<device::Device> device_;
+  device::Arena arena_{
+      device_->allocate(std::size_t{256} << 20, device::MemoryKind::activations, "activations")};
   ModelConfig config_;
   std::vector<float> x_, matrix_, norm_;
   std::vector<std::int32_t> targets_;

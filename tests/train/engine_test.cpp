@@ -15,7 +15,7 @@
 namespace cartan::train {
 namespace {
 
-constexpr Index kGlobal = 12, kSeq = 19;
+constexpr Index kGlobal = 12, kSeq = 19;  // a config may have another length
 constexpr int kSteps = 3;
 
 /// Odd sizes everywhere: 3 layers, 6 heads in 2 groups, vocabulary 61, ffn 37.
@@ -39,17 +39,17 @@ Config odd_config(bool tied) {
 
 /// Leaves of step `step`: random tokens, two documents in each sequence, a ragged mask; sequence 5 has no
 /// target at all.
-data::MicroBatch make_batch(int step, Index first, Index count) {
+data::MicroBatch make_batch(int step, Index first, Index count, Index seq = kSeq) {
   data::MicroBatch micro;
   micro.first_leaf = first;
   data::Batch& b = micro.batch;
   b.sequences = count;
-  b.seq = kSeq;
+  b.seq = seq;
   const RandomStream random(99, static_cast<std::uint64_t>(step));
   for (Index s = first; s < first + count; ++s) {
-    const Index cut = s % kSeq;
-    for (Index t = 0; t < kSeq; ++t) {
-      const auto at = static_cast<std::uint64_t>(s * kSeq + t);
+    const Index cut = s % seq;
+    for (Index t = 0; t < seq; ++t) {
+      const auto at = static_cast<std::uint64_t>(s * seq + t);
       const Index start = t < cut ? 0 : cut;
       b.tokens.push_back(static_cast<std::int32_t>(random.bits(2 * at) % 61));
       const bool masked = s == 5 || t + 1 == cut || random.bits(2 * at + 1) % 4 == 0;
@@ -78,11 +78,9 @@ Outcome run(Config config, Index micro, double bucket_mb, int threads, comm::Mes
   Outcome outcome;
   for (int step = 0; step < kSteps; ++step) {
     Index next = 0;
-    data::MicroBatch batch;
-    const StepResult result = engine.train_step(step + 1, 1e-2, [&]() -> const data::MicroBatch& {
+    const StepResult result = engine.train_step(step + 1, 1e-2, [&](data::MicroBatch& batch) {
       const LeafRange leaves = engine.share().of(next++);
-      batch = make_batch(step, leaves.begin, leaves.end - leaves.begin);
-      return batch;
+      batch = make_batch(step, leaves.begin, leaves.end - leaves.begin, config.data.seq);
     });
     outcome.numbers.insert(outcome.numbers.end(), {result.loss, result.grad_norm});
   }
@@ -140,6 +138,89 @@ TEST_P(EngineBits, DoNotDependOnZeroStageOrShards) {
     }
 }
 
+TEST_P(EngineBits, DoNotDependOnPipelineStagesOrSchedules) {
+  comm::Session& session = testing::session();
+  if (session.world_size() == 1 || !session.thread_multiple()) GTEST_SKIP() << "a pipeline needs two ranks";
+  Config config = odd_config(std::get<0>(GetParam()));
+  config.precision.compute = std::get<1>(GetParam());
+  comm::Mesh alone = comm::Mesh::alone();
+  const Outcome one = run(config, 1, 1.0, 1, alone, false);
+  for (const int stages : {2, 3, 4}) {
+    if (session.world_size() % stages != 0) continue;
+    comm::Mesh mesh(session, comm::MeshShape{stages, session.world_size() / stages, 1, 1});
+    for (const char* schedule : {"gpipe", "1f1b", "zero-bubble", "interleaved"})
+      for (const int stage : {0, 2, 3}) {
+        config.pipeline.schedule = schedule;
+        config.pipeline.chunks = std::string(schedule) == "interleaved" && stages == 2 ? 2 : 1;
+        if (std::string(schedule) == "interleaved" && config.pipeline.chunks == 1) continue;
+        config.zero.stage = stage;
+        const Outcome parallel = run(config, 1, 1.0, 1, mesh, true);
+        EXPECT_EQ(parallel.numbers, one.numbers) << schedule << " of " << stages << " stages, ZeRO " << stage;
+        EXPECT_TRUE(parallel.parameters == one.parameters)
+            << schedule << " of " << stages << " stages, ZeRO " << stage;
+      }
+  }
+}
+
+/// Equal up to rounding: sums are split over ranks. In bf16 gradients that would be zero are noise, which
+/// AdamW makes as large as any step; there only the losses, and the first norm, are compared.
+void expect_near(const Outcome& found, const Outcome& expected, const std::string& dtype,
+                 const std::string& where) {
+  const bool exact = dtype == "fp32";
+  for (std::size_t i = 0; i < expected.numbers.size(); ++i) {
+    if (!exact && i % 2 == 1 && i != 1) continue;
+    EXPECT_NEAR(found.numbers[i] / expected.numbers[i], 1.0, exact ? 1e-5 : 2e-2)
+        << where << ", number " << i;
+  }
+  if (!exact) return;
+  for (const auto& [name, values] : expected.parameters) {
+    const testing::Distance d = testing::distance(found.parameters.at(name), values);
+    EXPECT_LT(d.difference, 2e-4 * d.norm) << where << ", " << name;
+  }
+}
+
+/// Every mesh of so many ranks whose tp, cp and pp the odd model allows.
+std::vector<comm::MeshShape> meshes_of(int ranks) {
+  std::vector<comm::MeshShape> meshes;
+  for (const int pp : {1, 2, 3})
+    for (const int cp : {1, 2, 3})
+      for (const int tp : {1, 2, 6})
+        if (ranks % (pp * cp * tp) == 0 && pp * cp * tp > 1)
+          meshes.push_back({pp, ranks / (pp * cp * tp), cp, tp});
+  return meshes;
+}
+
+TEST_P(EngineBits, AreThoseOfOneRankUpToRoundingOnAnyMesh) {
+  comm::Session& session = testing::session();
+  if (!session.thread_multiple()) GTEST_SKIP() << "needs MPI_THREAD_MULTIPLE";
+  Config config = odd_config(std::get<0>(GetParam()));
+  config.precision.compute = std::get<1>(GetParam());
+  config.data.seq = 36;
+  comm::Mesh alone = comm::Mesh::alone();
+  const Outcome one = run(config, 2, 1.0, 1, alone, false);
+  int turn = 0;
+  for (const comm::MeshShape& shape : meshes_of(session.world_size())) {
+    comm::Mesh mesh(session, shape);
+    for (const char* exchange : {"ring", "all-gather", "all-to-all"}) {
+      if (shape.cp == 1 && std::string(exchange) != "ring") continue;
+      config.context.exchange = exchange;
+      if (!model::why_not(config.model, config.data.seq, shape.cp, shape.tp,
+                          model::context_exchange_from_name(exchange))
+               .empty())
+        continue;
+      // What goes with which mesh changes from mesh to mesh.
+      config.zero.stage = turn % 4;
+      config.pipeline.schedule = turn % 3 == 0 ? "1f1b" : turn % 3 == 1 ? "zero-bubble" : "gpipe";
+      config.recompute.policy = turn % 5 == 1 ? "block" : turn % 5 == 3 ? "attention" : "none";
+      ++turn;
+      const Index micro = kGlobal % (2 * shape.dp) == 0 ? 2 : 1;
+      expect_near(run(config, micro, 1.0, 1, mesh, true), one, config.precision.compute,
+                  fmt::format("{}, {}, ZeRO {}, {}, recompute {}", comm::to_string(shape), exchange,
+                              config.zero.stage, config.pipeline.schedule, config.recompute.policy));
+    }
+  }
+}
+
 TEST_P(EngineBits, DoNotDependOnFusedUpdatesOrRecomputation) {
   Config config = odd_config(std::get<0>(GetParam()));
   config.precision.compute = std::get<1>(GetParam());
@@ -151,8 +232,10 @@ TEST_P(EngineBits, DoNotDependOnFusedUpdatesOrRecomputation) {
   EXPECT_TRUE(run(config, kGlobal, 1.0, 2, alone, false) == one) << "units updated during the backward pass";
   config.recompute = {"mlp", 2};
   EXPECT_TRUE(run(config, kGlobal, 1.0, 1, alone, false) == one) << "and two layers recomputed";
-  config.recompute = {"mlp", 0};
-  EXPECT_TRUE(run(config, 5, 1.0, 1, alone, false) == one) << "all layers recomputed, with accumulation";
+  for (const char* policy : {"mlp", "attention", "block"}) {
+    config.recompute = {policy, 0};
+    EXPECT_TRUE(run(config, 5, 1.0, 1, alone, false) == one) << policy << " recomputed, with accumulation";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineBits,
@@ -229,12 +312,10 @@ TEST_P(EngineDiagnosis, NamesStepAndFirstTensorOfANonFiniteLoss) {
       engine.layout().units()[2].spec->parameter("model.layers.1.mlp.up_proj.weight");
   static_cast<float*>(engine.state().master(2, parameter.offset, 4).data)[3] = std::nanf("");
   Index next = 0;
-  data::MicroBatch batch;
   try {
-    engine.train_step(17, 1e-2, [&]() -> const data::MicroBatch& {
-      batch = make_batch(0, next, config.batch.micro);
+    engine.train_step(17, 1e-2, [&](data::MicroBatch& micro) {
+      micro = make_batch(0, next, config.batch.micro);
       next += config.batch.micro;
-      return batch;
     });
     FAIL() << "a NaN went unnoticed";
   } catch (const NumericError& error) {
@@ -264,7 +345,7 @@ TEST_P(EngineDiagnosis, NamesTheFirstTensorOfANonFiniteGradient) {
   testing::fill_parameters(engine.state(), values);
   const data::MicroBatch batch = make_batch(0, 0, kGlobal);
   try {
-    engine.train_step(3, 1e-2, [&]() -> const data::MicroBatch& { return batch; });
+    engine.train_step(3, 1e-2, [&](data::MicroBatch& micro) { micro = batch; });
     FAIL() << "an infinite gradient went unnoticed";
   } catch (const NumericError& error) {
     const std::string text = error.what();
@@ -287,7 +368,7 @@ TEST(Engine, DirectionalDerivativesMatchFourthOrderDifferences) {
     Engine engine(config, *device, alone, false);
     engine.state().initialise(config.model, 7);
     data::MicroBatch batch = make_batch(0, 0, kGlobal);
-    const NextBatch next = [&]() -> const data::MicroBatch& { return batch; };
+    const NextBatch next = [&](data::MicroBatch& micro) { micro = batch; };
     const Index targets = engine.train_step(1, 0.0, next).targets;
     const auto gradient = testing::gradient_values(engine.state(), 1.0 / static_cast<double>(targets));
     const auto start = testing::master_values(engine.state());

@@ -66,11 +66,9 @@ class Golden : public ::testing::TestWithParam<std::string> {
   train::StepResult step(train::Engine& engine, const std::vector<std::int32_t>& ids,
                          const std::vector<std::int32_t>& labels, Index update, double lr) {
     Index next = 0;
-    data::MicroBatch batch;
-    return engine.train_step(update, lr, [&]() -> const data::MicroBatch& {
+    return engine.train_step(update, lr, [&](data::MicroBatch& micro) {
       const LeafRange leaves = engine.share().of(next++);
-      batch = make_batch(ids, labels, 33, leaves.begin, leaves.end - leaves.begin);
-      return batch;
+      micro = make_batch(ids, labels, 33, leaves.begin, leaves.end - leaves.begin);
     });
   }
 
@@ -87,26 +85,33 @@ TEST_P(Golden, LogitsHiddenStatesAndLossMatch) {
   testing::fill_parameters(state, testing::read_hf_tensors(folder));
   const std::vector<std::int32_t> ids = read_ids(io, "input_ids");
   const data::MicroBatch micro = make_batch(ids, ids, 33, 0, 2);
-  model::BatchView view{
-      {2, 33}, micro.batch.tokens, micro.batch.targets, micro.batch.positions, micro.batch.document_start};
-  model::Stage stage(model, {0, model.layers + 2}, {DType::f32, {2, 33}, true, 1, 1}, *device_);
+  device::Arena arena(
+      device_->allocate(std::size_t{64} << 20, device::MemoryKind::activations, "activations"));
+  model::StageOptions options;
+  options.micro = {2, 33};
+  options.rope_positions = 33;
+  options.head_slots = options.gradient_slots = 1;
+  model::Stage stage(model, {0, model.layers + 2}, options, {}, {}, *device_, arena);
+  model::Flight flight;
+  flight.batch = {
+      {2, 33}, micro.batch.tokens, micro.batch.targets, micro.batch.positions, micro.batch.document_start,
+      {}};
   auto units = state.units();
-  stage.forward(view, units);
+  stage.forward(flight, units, true);
   std::vector<float> logits(static_cast<std::size_t>(66 * model.vocab));
-  stage.logits(units, 0, device::as_matrix(logits.data(), DType::f32, 66, model.vocab));
+  stage.logits(flight, units, 0, device::as_matrix(logits.data(), DType::f32, 66, model.vocab));
   const store::SafetensorsFile expected(io);
   EXPECT_LT(distance(logits, expected.floats("logits")).largest, 5e-5);
 
-  stage.loss(view, units);
-  const auto* rows = static_cast<const float*>(stage.row_losses().data);
+  stage.loss(flight, units);
+  const auto* rows = static_cast<const float*>(flight.row_loss.data);
   EXPECT_NEAR(std::accumulate(rows, rows + 66, 0.0) / 64, expected.floats("loss")[0], 5e-6);
 
   const auto hidden_file = find_golden("expected/" + GetParam() + "/hidden.safetensors");
   if (!hidden_file) return;
   const store::SafetensorsFile hidden(*hidden_file);
   for (Index layer = 0; layer < model.layers; ++layer) {
-    const device::ConstMatrix x = stage.hidden(layer, 66);
-    const auto* data = static_cast<const float*>(x.data);
+    const auto* data = static_cast<const float*>(flight.blocks[narrow<std::size_t>(layer)].x.data);
     EXPECT_LT(
         distance({data, data + 66 * model.hidden}, hidden.floats("hidden." + std::to_string(layer))).largest,
         5e-5)

@@ -57,7 +57,8 @@ class Ops {
   virtual void rmsnorm_forward(ConstMatrix x, ConstVector weight, float eps, Matrix y, Vector inv_rms,
                                Stream& stream) = 0;
   /// dx = dx * accumulate + d(loss)/dx; leaf of sequence s of dweight: sum over its rows, in order, of dy * x
-  /// * inv_rms. dx may be dy. shape tells which rows belong to which sequence.
+  /// * inv_rms. dx may be dy; either of dx and dweight may be absent. shape tells which rows belong to which
+  /// sequence.
   virtual void rmsnorm_backward(ConstMatrix x, ConstVector weight, ConstVector inv_rms, ConstMatrix dy,
                                 Matrix dx, bool accumulate, SequenceShape shape, const GradientView& dweight,
                                 Stream& stream) = 0;
@@ -93,7 +94,7 @@ class Ops {
                                  std::span<const std::int32_t> document_start, Matrix out, Vector log_sum_exp,
                                  Stream& stream) = 0;
   /// Adds what a query saw elsewhere to what it has seen: out_sum and lse_sum become the attention over both
-  /// sets of keys. A row with log_sum_exp -infinity changes nothing, and is replaced, exactly; hence a sum
+  /// sets of keys. Where one side saw nothing (-infinity), the other one stays exactly as it is; hence a sum
   /// starts as the first part, or as out_sum 0 and lse_sum -infinity.
   ///   out_sum fp32 and out [T, heads * head_dim], lse_sum and log_sum_exp fp32 [T * heads]
   /// Source: Liu, Zaharia and Abbeel 2023, arXiv:2310.01889 (ring attention).
@@ -129,6 +130,10 @@ class Ops {
   /// Source: Shoeybi et al. 2019, arXiv:1909.08053.
   virtual void cross_entropy_stats(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                                    Vector row_max, Vector row_sum, Vector target_logit, Stream& stream) = 0;
+  /// The statistics of all columns from those of `parts` parts: stacked fp32 [3 parts, T] has row_max,
+  /// row_sum and target_logit of each part.
+  virtual void cross_entropy_combine(ConstMatrix stacked, Index parts, Vector row_max, Vector row_sum,
+                                     Vector target_logit, Stream& stream) = 0;
   /// Second half: row_max, row_sum and target_logit are those of all columns, row_sum = sum over the parts of
   /// sum * exp(maximum - row_max). row_loss (may be absent) as cross_entropy's; dlogits (may be absent) are
   /// those of the columns here, with the same right to lie over logits.

@@ -9,19 +9,22 @@
 
 #include "cartan/device/device.hpp"
 #include "cartan/model/config.hpp"
+#include "cartan/model/context_group.hpp"
 #include "cartan/model/parameters.hpp"
+#include "cartan/model/tensor_group.hpp"
 
 namespace cartan::model {
 
-/// Inputs of a micro-batch in device memory, each with shape.tokens() entries. Positions travel with the
-/// tokens.
+/// Inputs of a micro-batch in device memory, each with shape.tokens() entries: the rows of this rank of
+/// context parallelism. Positions travel with the tokens.
 struct BatchView {
   device::SequenceShape shape;
   std::span<const std::int32_t> tokens;
   std::span<const std::int32_t> targets;  ///< < 0: no loss here; empty where only logits are wanted
   std::span<const std::int32_t> positions;
   std::span<const std::int32_t>
-      document_start;  ///< first token of the same document, as index into the sequence
+      document_start;  ///< first token of the same document, as index into the whole sequence
+  std::span<const std::int32_t> all_document_start;  ///< of all rows of the sequences, where they are cut
 };
 
 /// A unit's parameters in the dtype of computing, and where its gradients go.
@@ -42,77 +45,95 @@ struct RopeTable {
 RopeTable make_rope_table(const ModelConfig& config, Index positions, device::Device& device);
 std::vector<double> rope_frequencies(const ModelConfig& config);
 
-/// What forward keeps for the backward pass of one block. Rows are tokens of the micro-batch.
+/// What forward keeps for the backward pass of one block. T: rows of the micro-batch; R: those of them that
+/// this rank of tensor parallelism owns; H, K, F: its heads, key/value heads and feed-forward columns.
 struct BlockActivations {
-  device::Matrix x;         ///< [T, D] input, owned by whoever made it
-  device::Vector inv_rms1;  ///< fp32 [T]
-  device::Matrix qkv;       ///< [T, (H + 2 K) C]; q and k rotated, or raw where they are normalized
-  device::Matrix qk;        ///< only with qk_norm: [T, (H + K) C], normalized and rotated
-  device::Vector inv_rms_q, inv_rms_k;
-  device::Matrix attention;  ///< [T, H C]
-  device::Vector log_sum_exp;
-  device::Matrix mid;  ///< [T, D]; with gate_up it may be shared by blocks that compute both again
-  device::Vector inv_rms2;
-  device::Matrix gate_up;  ///< [T, 2 F]; holds its own gradient after the dgrad
+  device::ArenaMatrix x;         ///< [R, D] input, set by the caller
+  device::ArenaVector inv_rms1;  ///< fp32 [R]
+  device::ArenaMatrix qkv;       ///< [T, (H + 2 K) C]; q and k rotated, or raw where they are normalized
+  device::ArenaMatrix qk;        ///< only with qk_norm: [T, (H + K) C], normalized and rotated
+  device::ArenaVector inv_rms_q, inv_rms_k;
+  device::ArenaMatrix attention;  ///< [T, H C]
+  device::ArenaVector log_sum_exp;
+  device::ArenaMatrix mid;  ///< [R, D]
+  device::ArenaVector inv_rms2;
+  device::ArenaMatrix gate_up;  ///< [T, 2 F]; holds its own gradient after the dgrad
 };
 
-/// Gradients that the dgrad leaves for the wgrad, and scratch; one set serves all blocks where wgrad follows
-/// dgrad at once.
-struct BlockWorkspace {
-  device::Matrix norm;         ///< [T, D] a normalized input, recomputed
-  device::Matrix activated;    ///< [T, F] silu(gate) * up
-  device::Matrix d_norm;       ///< [T, D]
-  device::Matrix d_out;        ///< [T, D] gradient of the block's output, set by the caller
-  device::Matrix d_mid;        ///< [T, D]
-  device::Matrix d_attention;  ///< [T, H C]
-  device::Matrix d_qkv;        ///< [T, (H + 2 K) C]
+/// What the backward pass computes again.
+struct Recompute {
+  bool attention = false;  ///< q, k, v and the attention's output
+  bool mlp = false;        ///< the residual in the middle, gate and up
+};
+
+/// What the dgrad of a block leaves for its wgrad.
+struct BlockGradients {
+  device::ArenaMatrix d_out;                   ///< [R, D], set by the caller: gradient of the block's output
+  device::ArenaMatrix activated;               ///< [T, F] silu(gate) * up
+  device::ArenaMatrix d_mid;                   ///< [R, D]
+  device::ArenaMatrix d_qkv;                   ///< [T, (H + 2 K) C]
+  GatheredRows all_d_out, all_d_mid;           ///< [T, D], where the wgrad follows at once; else
+  device::ArenaMatrix d_norm1, d_norm2, d_qk;  ///< gradients of what the norms gave
 };
 
 class Block {
  public:
-  Block(const ModelConfig& config, const UnitSpec& unit);
+  /// `config` is that of the whole model, `unit` has the parts of the group's slice.
+  Block(const ModelConfig& config, const UnitSpec& unit, const TensorGroup& tensor,
+        const ContextGroup& context);
 
-  /// out [T, D] = block(saved.x). Fills the rest of `saved`; inv_rms vectors and log_sum_exp may be absent
-  /// where no backward follows.
+  /// out [R, D] = block(saved.x). Fills the rest of `saved` (with `keeps_statistics` also what only a
+  /// backward pass needs).
   void forward(const BatchView& batch, const UnitView& unit, const RopeTable& rope, BlockActivations& saved,
-               BlockWorkspace& work, device::Matrix out, device::Ops& ops, device::Stream& stream) const;
-  /// From work.d_out to dx [T, D]; dx must not be work.d_out or work.d_mid. Gradients of norm weights are
-  /// folded here.
-  void backward_input(const BatchView& batch, const UnitView& unit, const RopeTable& rope,
-                      BlockActivations& saved, BlockWorkspace& work, device::Matrix dx, device::Ops& ops,
-                      device::Stream& stream) const;
-  /// Folds the gradients of all matrices and biases. Call after backward_input with the same arguments.
+               device::Matrix out, bool keeps_statistics, const Workplace& work) const;
+  /// Gives back what the backward pass is going to compute again.
+  static void forget(BlockActivations& saved, Recompute what);
+  /// Computes that again.
+  void recompute(const BatchView& batch, const UnitView& unit, const RopeTable& rope, BlockActivations& saved,
+                 Recompute what, const Workplace& work) const;
+  /// From gradients.d_out to the gradient of the input [R, D]. `joint`: the wgrad follows at once, so
+  /// gathered rows stay and the gradients of norm weights are folded here.
+  device::ArenaMatrix backward_input(const BatchView& batch, const UnitView& unit, const RopeTable& rope,
+                                     BlockActivations& saved, BlockGradients& gradients, bool joint,
+                                     const Workplace& work) const;
+  /// Folds the gradients of all matrices and biases, and of the norms where backward_input did not.
   void backward_weight(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
-                       BlockWorkspace& work, device::Ops& ops, device::Stream& stream) const;
+                       BlockGradients& gradients, const Workplace& work) const;
 
-  /// saved.mid, inv_rms2 and gate_up from saved.x and saved.attention: a part of forward, and what the
-  /// backward pass repeats where these were not kept.
-  void compute_mlp_input(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
-                         BlockWorkspace& work, device::Ops& ops, device::Stream& stream) const;
-
-  /// Decoding with a cache: x [S * n, D] are the newest n tokens of each sequence. Their keys and values are
-  /// appended to the cache
-  /// ([S * capacity, K C] each, `cached` rows of each sequence are filled), then they attend to everything in
-  /// it. One sequence at a time where n > 1.
+  /// Decoding with a cache: saved.x [S * n, D] are the newest n tokens of each sequence. Their keys and
+  /// values are appended to the cache ([S * capacity, K C] each, `cached` rows of each sequence are filled),
+  /// then they attend to everything in it. One sequence at a time where n > 1.
   void decode(const BatchView& batch, const UnitView& unit, const RopeTable& rope, BlockActivations& saved,
-              BlockWorkspace& work, device::Matrix cache_k, device::Matrix cache_v, Index cached,
-              device::Matrix out, device::Ops& ops, device::Stream& stream) const;
+              device::Matrix cache_k, device::Matrix cache_v, Index cached, device::Matrix out,
+              const Workplace& work) const;
 
  private:
   struct Offsets {
     Index norm1 = 0, qkv = 0, qkv_bias = 0, q_norm = 0, k_norm = 0, o = 0, norm2 = 0, gate_up = 0, down = 0;
   };
   void project(const BatchView& batch, const UnitView& unit, const RopeTable& rope, BlockActivations& saved,
-               BlockWorkspace& work, device::Ops& ops, device::Stream& stream) const;
-  void finish(const BatchView& batch, const UnitView& unit, BlockActivations& saved, BlockWorkspace& work,
-              device::Matrix out, device::Ops& ops, device::Stream& stream) const;
+               bool keeps_statistics, const Workplace& work) const;
+  void attend(const BatchView& batch, BlockActivations& saved, bool keeps_statistics,
+              const Workplace& work) const;
+  void compute_mlp_input(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
+                         bool keeps_statistics, const Workplace& work) const;
+  void finish(const BatchView& batch, const UnitView& unit, BlockActivations& saved, device::Matrix out,
+              bool keeps_statistics, const Workplace& work) const;
+  void fold_norms(const BatchView& batch, const UnitView& unit, const BlockActivations& saved,
+                  const BlockGradients& gradients, const Workplace& work) const;
+  /// The normalized rows of all ranks. inv_rms may be absent.
+  GatheredRows normalize(device::ConstMatrix x, device::ConstVector weight, device::Vector inv_rms,
+                         device::SequenceShape shape, const Workplace& work) const;
   device::ConstMatrix matrix(const UnitView& unit, Index offset, Index rows, Index cols) const;
   device::ConstVector vector(const UnitView& unit, Index offset, Index size) const;
   device::ConstMatrix rotated_q(const BlockActivations& saved) const;
   device::ConstMatrix rotated_k(const BlockActivations& saved) const;
   device::ConstMatrix values(const BlockActivations& saved) const;
+  AttentionOperands operands(const BatchView& batch, const BlockActivations& saved) const;
   device::AttentionShape attention_shape(device::SequenceShape shape) const;
 
+  TensorGroup tensor_;
+  ContextGroup context_;
   Index hidden_, heads_, kv_heads_, head_dim_, ffn_;
   float eps_;
   bool bias_, qk_norm_;

@@ -24,30 +24,31 @@ int head_slots_needed(const std::vector<FoldPlan>& plans, const HeadChunks& chun
 
 class Head {
  public:
-  Head(const ModelConfig& config, device::SequenceShape shape);
+  /// `config` is that of the whole model; the group's ranks hold parts of the vocabulary.
+  Head(const ModelConfig& config, device::SequenceShape shape, const TensorGroup& tensor);
   const HeadChunks& chunks() const { return chunks_; }
-  /// fp32 elements of the buffer `logits` that the calls below need.
-  Index logits_elements() const { return chunks_.rows * vocab_; }
 
-  /// row_loss [T] of the rows x [T, D]. norm_weight [D], matrix [V, D]; norm [T, D] is scratch.
+  // R: rows of the micro-batch's T that this rank owns; V: rows of the vocabulary that it holds.
+
+  /// row_loss [T], on every rank of the group, of the rows x [R, D]. norm_weight [D], matrix [V, D].
   void loss(const BatchView& batch, device::ConstMatrix x, device::ConstVector norm_weight,
-            device::ConstMatrix matrix, device::Matrix norm, device::Vector logits, device::Vector row_loss,
-            device::Ops& ops, device::Stream& stream) const;
-  /// As loss, and dx [T, D] = gradient of the summed loss; folds the gradients of norm weight and matrix.
-  /// inv_rms fp32 [T] and norm, d_norm [T, D] are scratch. d_matrix.slots has as many entries as
-  /// head_slots_needed says.
-  void loss_and_gradients(const BatchView& batch, device::ConstMatrix x, device::ConstVector norm_weight,
-                          device::ConstMatrix matrix, device::Matrix norm, device::Matrix d_norm,
-                          device::Vector inv_rms, device::Vector logits, device::Vector row_loss,
-                          device::Matrix dx, const device::GradientView& d_norm_weight,
-                          const device::GradientView& d_matrix, device::Ops& ops,
-                          device::Stream& stream) const;
+            device::ConstMatrix matrix, device::Vector row_loss, const Workplace& work) const;
+  /// As loss, and returns the gradient of the summed loss [R, D]; folds the gradients of norm weight and
+  /// matrix. d_matrix.slots has as many entries as head_slots_needed says.
+  device::ArenaMatrix loss_and_gradients(const BatchView& batch, device::ConstMatrix x,
+                                         device::ConstVector norm_weight, device::ConstMatrix matrix,
+                                         device::Vector row_loss, const device::GradientView& d_norm_weight,
+                                         const device::GradientView& d_matrix, const Workplace& work) const;
 
  private:
   template <class Visit>
   void for_each_chunk(device::SequenceShape shape, const Visit& visit) const;
+  /// Losses of a chunk's rows from its logits z, which dz, where given, replaces.
+  void cross_entropy(device::ConstMatrix z, std::span<const std::int32_t> targets, device::Vector row_loss,
+                     device::Matrix dz, const Workplace& work) const;
 
-  Index vocab_;
+  TensorGroup tensor_;
+  Index vocab_, first_;  ///< of this rank
   float eps_;
   HeadChunks chunks_;
 };

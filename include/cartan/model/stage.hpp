@@ -1,5 +1,4 @@
-// A stage: consecutive units of the model that one rank owns, with the memory of their activations. Without
-// pipelines it is the whole model.
+// A stage: consecutive units of the model that one rank runs. Without pipelines it is the whole model.
 #pragma once
 
 #include <functional>
@@ -18,61 +17,62 @@ struct StageRange {
 
 struct StageOptions {
   DType compute = DType::f32;
-  device::SequenceShape micro;  ///< the largest micro-batch
-  bool training = true;         ///< false: no activations are kept, backward is not possible
+  device::SequenceShape micro;  ///< the largest micro-batch: rows of this rank
+  Index rope_positions = 0;     ///< length of whole sequences
+  bool training = true;         ///< false: backward is not possible
   int head_slots = 0;           ///< head_slots_needed of the run's fold plans
   int gradient_slots = 0;       ///< slots that the caller's gradient buffers have
-  Index recompute_mlp = 0;      ///< first layers whose mid and gate_up are not kept but computed again
+  Recompute recompute;          ///< what is not kept but computed again,
+  Index recompute_layers = 0;   ///< in so many of the model's first layers
 };
+
+/// One micro-batch on its way through a stage: what forward keeps for the backward pass.
+struct Flight {
+  BatchView batch;
+  device::ArenaMatrix input;  ///< [R, D] of a stage without embedding, to be filled before forward
+  device::ArenaMatrix
+      output;  ///< [R, D]; R: rows of the micro-batch that this rank of tensor parallelism owns
+  std::vector<BlockActivations> blocks;
+  std::vector<BlockGradients> gradients;  ///< of blocks whose wgrad is still to come
+  device::ArenaMatrix d_embedded;         ///< [R, D] gradient of the look-up, likewise
+  device::ArenaVector row_loss;           ///< fp32 [T], where there is a head
+};
+
+/// How far a call of backward goes.
+enum class Backward { all, input, weight };
 
 class Stage {
  public:
-  Stage(const ModelConfig& config, StageRange range, const StageOptions& options, device::Device& device);
+  /// Unit i of a call's UnitSource is unit range.first + i; where a tied head comes without look-up, the
+  /// embedding is unit 0 and the others follow.
+  Stage(const ModelConfig& config, StageRange range, const StageOptions& options, const TensorGroup& tensor,
+        const ContextGroup& context, device::Device& device, device::Arena& arena);
   ~Stage();
   Stage(Stage&&) noexcept;
 
-  StageRange range() const;
-  /// Runs embedding and blocks.
-  void forward(const BatchView& batch, UnitSource& units);
-  /// Row losses of the batch of the last forward, without gradients. With a head only.
-  void loss(const BatchView& batch, UnitSource& units);
-  /// Head, blocks and embedding in reverse, dgrad then wgrad of each; unit_done(i) is called when the
-  /// gradients of unit range().first + i are complete for this micro-batch. The loss is the sum over rows:
-  /// the caller divides by the tokens of the global batch.
-  void backward(const BatchView& batch, UnitSource& units, const std::function<void(std::size_t)>& unit_done);
-  /// fp32 [tokens], device memory; valid after loss or backward until the next call.
-  device::ConstVector row_losses() const;
-  /// logits fp32 [rows.rows, V] of rows of the last forward's output (`begin` first).
-  void logits(UnitSource& units, Index begin, device::Matrix out);
-  /// The output of layer `layer` of the last forward (0: embedding), for diagnosis. Training stages only.
-  device::ConstMatrix hidden(Index layer, Index rows) const;
+  bool has_embedding() const;
+  bool has_head() const;
+  std::size_t units() const;  ///< of a UnitSource
+
+  /// Makes room for the input of a stage without embedding.
+  device::ArenaMatrix make_boundary(device::SequenceShape shape) const;
+  /// Embedding and blocks: fills flight.output. `keeps`: what a backward pass needs.
+  void forward(Flight& flight, UnitSource& units, bool keeps);
+  /// Row losses of a flight that has been forward, without gradients. With a head only.
+  void loss(Flight& flight, UnitSource& units);
+  /// Head, blocks and embedding in reverse. `d_output`: gradient of the output, of a stage without head.
+  /// Returns the gradient of the input, of a stage without embedding. unit_done(i) is called when the
+  /// gradients of unit i of the source are complete for this micro-batch. The loss is the sum over rows: the
+  /// caller divides by the tokens of the global batch. `input` leaves the gradients of the blocks' weights to
+  /// a later call of `weight`.
+  device::ArenaMatrix backward(Flight& flight, UnitSource& units, device::ArenaMatrix d_output, Backward how,
+                               const std::function<void(std::size_t)>& unit_done);
+  /// logits fp32 [rows.rows, V] of rows of a flight's output (`begin` first). For groups of one.
+  void logits(const Flight& flight, UnitSource& units, Index begin, device::Matrix out);
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
-
-/// Sizes a BlockActivations/BlockWorkspace and hands out views: made twice, once to count bytes and once over
-/// memory.
-class ActivationLayout {
- public:
-  explicit ActivationLayout(void* base = nullptr) : base_(static_cast<std::byte*>(base)) {}
-  device::Matrix matrix(DType dtype, Index rows, Index cols);
-  device::Vector vector(DType dtype, Index size);
-  std::size_t bytes() const { return used_; }
-
- private:
-  void* take(std::size_t bytes);
-  std::byte* base_;
-  std::size_t used_ = 0;
-};
-
-/// Without `keep_mlp` the caller sets mid and gate_up, which several blocks may share: add_mlp_activations.
-BlockActivations make_activations(ActivationLayout& layout, const ModelConfig& config, DType dtype,
-                                  Index tokens, bool keep_mlp);
-void add_mlp_activations(ActivationLayout& layout, const ModelConfig& config, DType dtype, Index tokens,
-                         BlockActivations& activations);
-BlockWorkspace make_workspace(ActivationLayout& layout, const ModelConfig& config, DType dtype, Index tokens,
-                              bool training);
 
 }  // namespace cartan::model

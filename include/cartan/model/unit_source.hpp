@@ -42,15 +42,16 @@ class HeldUnit {
 /// embedding.
 class HeldHead {
  public:
-  HeldHead(const ModelConfig& config, const UnitSpec& spec, UnitSource& units, std::size_t last)
+  /// `rows` of the vocabulary are here.
+  HeldHead(const ModelConfig& config, const UnitSpec& spec, UnitSource& units, std::size_t last, Index rows)
       : unit_(units, last) {
     norm_ = {unit_->data, unit_->dtype, config.hidden};
     if (config.tied) {
       embedding_.emplace(units, 0);
-      matrix_ = {(*embedding_)->data, (*embedding_)->dtype, config.vocab, config.hidden, config.hidden};
+      matrix_ = {(*embedding_)->data, (*embedding_)->dtype, rows, config.hidden, config.hidden};
     } else {
       matrix_ = {device::advance(unit_->data, unit_->dtype, spec.parameter("lm_head.weight").offset),
-                 unit_->dtype, config.vocab, config.hidden, config.hidden};
+                 unit_->dtype, rows, config.hidden, config.hidden};
     }
   }
   const UnitView& unit() const { return *unit_; }

@@ -34,10 +34,10 @@ struct ShardPlace {
 /// A range of gradients that are computed together and reduced to owners.
 struct GradientPart {
   std::string name;
-  Index elements = 0;
-  Index begin = 0;  ///< element of the buffers of whole gradients
-  LeafRange owned;  ///< of the elements: what this rank updates
-  LeafRange alone;  ///< of these: what no other rank of the data plane owns; norms and checkpoints use it
+  Index elements = 0;  ///< with those that only other places of tensor parallelism have
+  Index begin = 0;     ///< element of the buffers of whole gradients
+  LeafRange owned;     ///< of the elements: what this rank updates
+  LeafRange alone;     ///< of these: what no other rank of the data plane owns; norms and checkpoints use it
   Index owned_begin = 0;  ///< element of the buffers of owned parts
 };
 
@@ -78,24 +78,24 @@ class FlatLayout {
   Index owned_elements() const { return owned_elements_; }  ///< of states
   Index owned_gradient_elements() const {
     return owned_gradients_;
-  }                                                     ///< owned_elements and the tied gradient's
-  Index alone_blocks() const { return alone_blocks_; }  ///< blocks of all `alone` ranges together
-  Index largest_unit(bool embedding) const;             ///< elements of the first unit, or of the others
+  }                                          ///< owned_elements and the tied gradient's
+  Index largest_unit(bool embedding) const;  ///< elements of the first unit, or of the others
 
   /// Where a stage with look-up and tied head puts the head's gradient of the matrix. With fused updates that
   /// is the embedding's own place; else it is added to the embedding's after reduction.
   const std::optional<GradientPart>& tied_gradient() const { return tied_; }
 
  private:
+  Index largest_part(const model::ModelConfig& config, model::TensorSlice tensor, Index number);
   GradientPart make_part(const std::string& name, Index elements, Index begin);
 
   std::vector<model::UnitSpec> specs_;
+  std::vector<Index> largest_;  // by unit of the model
   std::vector<FlatUnit> units_;
   GradientLife life_;
   ShardPlace place_;
   std::optional<GradientPart> tied_;
   Index parameter_elements_ = 0, gradient_elements_ = 0, owned_elements_ = 0, owned_gradients_ = 0;
-  Index alone_blocks_ = 0;
 };
 
 }  // namespace cartan::shard

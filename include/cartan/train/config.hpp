@@ -38,8 +38,9 @@ struct PrecisionConfig {
 
 /// What the backward pass computes again instead of keeping it.
 struct RecomputeConfig {
-  std::string policy = "none";  ///< none | mlp: gate and up of the feed-forward part
-  Index layers = 0;             ///< in so many of the first layers; 0: in all
+  /// none | mlp: gate and up of the feed-forward part | attention: q, k, v and attention | block: both
+  std::string policy = "none";
+  Index layers = 0;  ///< in so many of the first layers; 0: in all
 };
 
 struct ZeroConfig {
@@ -56,6 +57,10 @@ struct PipelineConfig {
   std::string cut = "flops";      ///< flops | layers | blocks of each part: 3,4,5
 };
 
+struct ContextConfig {
+  std::string exchange = "ring";  ///< ring | all-gather | all-to-all: how cp ranks exchange keys and values
+};
+
 struct CheckpointConfig {
   Index every = 100;                  ///< steps; 0: only at the end
   int keep = 3;                       ///< newest files that stay; 0: all
@@ -70,6 +75,7 @@ struct Config {
   comm::MeshShape mesh;
   BatchConfig batch;
   ZeroConfig zero;
+  ContextConfig context;
   PipelineConfig pipeline;
   RecomputeConfig recompute;
   PrecisionConfig precision;

@@ -9,6 +9,7 @@
 
 #include "cartan/comm/mesh_groups.hpp"
 #include "cartan/data/loader.hpp"
+#include "cartan/device/arena.hpp"
 #include "cartan/device/device.hpp"
 #include "cartan/optim/adamw.hpp"
 #include "cartan/pipeline/schedule.hpp"
@@ -17,13 +18,14 @@
 
 namespace cartan::train {
 
-/// Delivers the next micro-batch; throws if there is none.
-using NextBatch = std::function<const data::MicroBatch&()>;
+/// Fills in the next micro-batch, whose arrays may be reused; throws if there is none.
+using NextBatch = std::function<void(data::MicroBatch&)>;
 
 /// Seconds of the phases of one step on this rank.
 struct StepTimes {
   double data = 0;       ///< waiting for micro-batches
   double compute = 0;    ///< forward and backward
+  double pipeline = 0;   ///< waiting for neighbouring stages
   double exposed = 0;    ///< waiting for reductions after the backward pass
   double optimizer = 0;  ///< norm, clipping, update
 };
@@ -62,6 +64,9 @@ class Engine {
 
  private:
   struct State;
+  /// Memory for a step's activations, as large as a rehearsal on `sim` needs.
+  static std::unique_ptr<device::Arena> plan_arena(const Config& config, device::Device& device,
+                                                   comm::Mesh& mesh);
   std::unique_ptr<State> state_;
 };
 

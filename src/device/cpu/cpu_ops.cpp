@@ -144,6 +144,14 @@ void CpuOps::cross_entropy_stats(ConstMatrix logits, std::span<const std::int32_
   });
 }
 
+void CpuOps::cross_entropy_combine(ConstMatrix stacked, Index parts, Vector row_max, Vector row_sum,
+                                   Vector target_logit, Stream& stream) {
+  check::cross_entropy_combine(stacked, parts, row_max, row_sum, target_logit);
+  enqueue(stream, [=](const Context& c, Gemm&) {
+    cpu::cross_entropy_combine(c, stacked, parts, row_max, row_sum, target_logit);
+  });
+}
+
 void CpuOps::cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                                   ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
                                   Vector row_loss, Matrix dlogits, Stream& stream) {

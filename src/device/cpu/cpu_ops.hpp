@@ -51,6 +51,8 @@ class CpuOps : public Ops {
                      Matrix dlogits, Stream& stream) override;
   void cross_entropy_stats(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                            Vector row_max, Vector row_sum, Vector target_logit, Stream& stream) override;
+  void cross_entropy_combine(ConstMatrix stacked, Index parts, Vector row_max, Vector row_sum,
+                             Vector target_logit, Stream& stream) override;
   void cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                             ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
                             Vector row_loss, Matrix dlogits, Stream& stream) override;

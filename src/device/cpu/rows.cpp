@@ -41,12 +41,15 @@ void rmsnorm_backward(const Context& context, ConstMatrix x, ConstVector weight,
   const Index width = weight.size, groups = x.cols / width;
   const auto* inv = static_cast<const float*>(inv_rms.data);
   // The weight's gradient first: dx may overwrite dy.
-  fold_columns(context, width, shape, dweight, [&](Index row, Index begin, Index count, float* sum) {
-    for (Index g = 0; g < groups; ++g) {
-      add_norm_weight_row(sum, at(x, row, g * width + begin), at(dy, row, g * width + begin),
-                          inv[row * groups + g], x.dtype, count);
-    }
-  });
+  if (dweight) {
+    fold_columns(context, width, shape, dweight, [&](Index row, Index begin, Index count, float* sum) {
+      for (Index g = 0; g < groups; ++g) {
+        add_norm_weight_row(sum, at(x, row, g * width + begin), at(dy, row, g * width + begin),
+                            inv[row * groups + g], x.dtype, count);
+      }
+    });
+  }
+  if (dx.cols == 0) return;
   for_row_blocks(context, x.rows, x.cols, [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
       for (Index g = 0; g < groups; ++g) {
@@ -147,6 +150,27 @@ void cross_entropy_stats(const Context& context, ConstMatrix logits, std::span<c
       static_cast<float*>(row_max.data)[t] = stats.maximum;
       static_cast<float*>(row_sum.data)[t] = stats.sum;
       static_cast<float*>(target_logit.data)[t] = here ? row[target] : -HUGE_VALF;
+    }
+  });
+}
+
+void cross_entropy_combine(const Context& context, ConstMatrix stacked, Index parts, Vector row_max,
+                           Vector row_sum, Vector target_logit) {
+  const auto value = [&](Index part, Index which, Index row) {
+    return static_cast<const float*>(at(stacked, 3 * part + which, 0))[row];
+  };
+  for_row_blocks(context, stacked.cols, parts, [&](Index begin, Index end) {
+    for (Index t = begin; t < end; ++t) {
+      float maximum = -HUGE_VALF, target = -HUGE_VALF, sum = 0;
+      for (Index part = 0; part < parts; ++part) {
+        maximum = std::max(maximum, value(part, 0, t));
+        target = std::max(target, value(part, 2, t));
+      }
+      for (Index part = 0; part < parts; ++part)
+        if (value(part, 1, t) != 0) sum += value(part, 1, t) * std::exp(value(part, 0, t) - maximum);
+      static_cast<float*>(row_max.data)[t] = maximum;
+      static_cast<float*>(row_sum.data)[t] = sum;
+      static_cast<float*>(target_logit.data)[t] = target;
     }
   });
 }

@@ -26,6 +26,8 @@ void cross_entropy(const Context& context, ConstMatrix logits, std::span<const s
                    Vector row_loss, Matrix dlogits);
 void cross_entropy_stats(const Context& context, ConstMatrix logits, std::span<const std::int32_t> targets,
                          Index first, Vector row_max, Vector row_sum, Vector target_logit);
+void cross_entropy_combine(const Context& context, ConstMatrix stacked, Index parts, Vector row_max,
+                           Vector row_sum, Vector target_logit);
 void cross_entropy_finish(const Context& context, ConstMatrix logits, std::span<const std::int32_t> targets,
                           Index first, ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
                           Vector row_loss, Matrix dlogits);

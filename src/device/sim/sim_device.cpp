@@ -96,6 +96,10 @@ class SimOps : public Ops {
                            Vector row_max, Vector row_sum, Vector target_logit, Stream&) override {
     check::cross_entropy_stats(logits, targets, first, row_max, row_sum, target_logit);
   }
+  void cross_entropy_combine(ConstMatrix stacked, Index parts, Vector row_max, Vector row_sum,
+                             Vector target_logit, Stream&) override {
+    check::cross_entropy_combine(stacked, parts, row_max, row_sum, target_logit);
+  }
   void cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                             ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
                             Vector row_loss, Matrix dlogits, Stream&) override {

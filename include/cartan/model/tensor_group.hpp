@@ -1,0 +1,64 @@
+// Tensor and sequence parallelism: the ranks of a group hold parts of each weight matrix, and each keeps its
+// own part of the rows of the residual stream. Before a column-split product rows are gathered; after a
+// row-split one partial sums go to the owners of the rows. Sources: Shoeybi et al. 2019, arXiv:1909.08053;
+// Korthikanti et al. 2022, arXiv:2205.05198.
+#pragma once
+
+#include "cartan/comm/communicator.hpp"
+#include "cartan/device/arena.hpp"
+#include "cartan/model/parameters.hpp"
+
+namespace cartan::model {
+
+/// What the units of a stage compute with.
+struct Workplace {
+  device::Device& device;
+  device::Arena& arena;
+  DType dtype = DType::f32;
+
+  device::Ops& ops() const { return device.ops(); }
+  device::Stream& stream() const { return device.compute_stream(); }
+  device::ArenaMatrix matrix(Index rows, Index cols) const { return arena.matrix(dtype, rows, cols); }
+};
+
+/// Rows of all ranks of a group: a view of the own rows where there is one rank, else memory of their own.
+struct GatheredRows {
+  device::ConstMatrix view;
+  device::ArenaMatrix memory;
+};
+
+class TensorGroup {
+ public:
+  /// A group of one.
+  TensorGroup() = default;
+  explicit TensorGroup(comm::Communicator& comm);
+
+  bool is_alone() const { return comm_ == nullptr; }
+  TensorSlice slice() const { return slice_; }
+  comm::Communicator* communicator() const { return comm_; }
+  /// Of each sequence a rank owns consecutive rows, as many as every other: length must be divisible.
+  device::SequenceShape own_rows(device::SequenceShape all) const {
+    return {all.sequences, all.length / slice_.count};
+  }
+
+  // `shape` is that of all rows; matrices hold [sequences * length, columns]. Collective.
+
+  GatheredRows gather(device::ConstMatrix own, device::SequenceShape shape, const Workplace& work) const;
+  /// out = residual + the sum over ranks of `partial`, in the order of ranks, for the own rows. `residual`
+  /// may be absent (no columns), or be out.
+  void sum_to_owners(device::ConstMatrix partial, device::ConstMatrix residual, device::Matrix out,
+                     device::SequenceShape shape, const Workplace& work) const;
+
+  /// out = residual + x w^T: x [all rows, K part], w [N, K part], out and residual the own rows.
+  void row_split_product(device::ConstMatrix x, device::ConstMatrix w, device::ConstMatrix residual,
+                         device::Matrix out, device::SequenceShape shape, const Workplace& work) const;
+  /// The gradient dy w of a column-split product's input, for the own rows.
+  device::ArenaMatrix input_gradient(device::ConstMatrix dy, device::ConstMatrix w,
+                                     device::SequenceShape shape, const Workplace& work) const;
+
+ private:
+  comm::Communicator* comm_ = nullptr;
+  TensorSlice slice_;
+};
+
+}  // namespace cartan::model
