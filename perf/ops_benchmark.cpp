@@ -23,7 +23,11 @@ Device& the_device() {
   return *device;
 }
 
-DType type_of(std::int64_t argument) { return argument == 0 ? DType::f32 : DType::bf16; }
+/// The benchmarks' argument "type": 0 fp32, 1 bf16, 2 fp16.
+constexpr std::int64_t kTypes[] = {0, 1, 2};
+DType type_of(std::int64_t argument) {
+  return argument == 0 ? DType::f32 : argument == 1 ? DType::bf16 : DType::f16;
+}
 
 /// An array of small normal numbers on the device.
 struct Array {
@@ -72,11 +76,11 @@ void measure(benchmark::State& state, const char* unit, double amount, const Wor
 // --- products: dtype, sequences, length, N, K ---
 
 void product_shapes(benchmark::internal::Benchmark* b) {
-  b->ArgNames({"bf16", "seqs", "len", "n", "k"});
-  for (const std::int64_t bf16 : {0, 1}) {
-    b->Args({bf16, 8, 256, 256, 256})->Args({bf16, 8, 256, 1408, 256})->Args({bf16, 8, 256, 256, 704});
-    b->Args({bf16, 1, 2048, 960, 576})->Args({bf16, 1, 2048, 3072, 576})->Args({bf16, 1, 2048, 576, 1536});
-    b->Args({bf16, 1, 2048, 49152, 576});
+  b->ArgNames({"type", "seqs", "len", "n", "k"});
+  for (const std::int64_t type : kTypes) {
+    b->Args({type, 8, 256, 256, 256})->Args({type, 8, 256, 1408, 256})->Args({type, 8, 256, 256, 704});
+    b->Args({type, 1, 2048, 960, 576})->Args({type, 1, 2048, 3072, 576})->Args({type, 1, 2048, 576, 1536});
+    b->Args({type, 1, 2048, 49152, 576});
   }
   b->UseRealTime()->Unit(benchmark::kMillisecond);
 }
@@ -134,14 +138,14 @@ void linear_decode(benchmark::State& state) {
             ops.linear_forward(x.matrix(1, k), w.matrix(n, k), {}, y.matrix(1, n), false, {1, 1}, stream);
           });
 }
-BENCHMARK(linear_decode)->ArgName("bf16")->Arg(0)->Arg(1)->UseRealTime();
+BENCHMARK(linear_decode)->ArgName("type")->DenseRange(0, 2)->UseRealTime();
 
 // --- attention: dtype, sequences, length, heads, kv_heads, head_dim ---
 
 void attention_shapes(benchmark::internal::Benchmark* b) {
-  b->ArgNames({"bf16", "seqs", "len", "heads", "kv", "dim"});
-  for (const std::int64_t bf16 : {0, 1}) {
-    b->Args({bf16, 8, 256, 8, 8, 32})->Args({bf16, 1, 2048, 9, 3, 64})->Args({bf16, 1, 8192, 8, 8, 32});
+  b->ArgNames({"type", "seqs", "len", "heads", "kv", "dim"});
+  for (const std::int64_t type : kTypes) {
+    b->Args({type, 8, 256, 8, 8, 32})->Args({type, 1, 2048, 9, 3, 64})->Args({type, 1, 8192, 8, 8, 32});
   }
   b->UseRealTime()->Unit(benchmark::kMillisecond);
 }
@@ -210,9 +214,9 @@ BENCHMARK(attention_backward)->Apply(attention_shapes);
 // --- rows: dtype, tokens, columns ---
 
 void row_shapes(benchmark::internal::Benchmark* b) {
-  b->ArgNames({"bf16", "tokens", "cols"});
-  for (const std::int64_t bf16 : {0, 1})
-    b->Args({bf16, 2048, 256})->Args({bf16, 2048, 576})->Args({bf16, 2048, 1536});
+  b->ArgNames({"type", "tokens", "cols"});
+  for (const std::int64_t type : kTypes)
+    b->Args({type, 2048, 256})->Args({type, 2048, 576})->Args({type, 2048, 1536});
   b->UseRealTime()->Unit(benchmark::kMicrosecond);
 }
 
@@ -297,14 +301,15 @@ void cross_entropy(benchmark::State& state) {
   measure(state, "GB/s", static_cast<double>(tokens * vocab) * static_cast<double>(4 + size_of(dtype)),
           [&](Ops& ops, Stream& stream) {
             ops.cross_entropy(logits.matrix(tokens, vocab), targets, losses.vector(tokens),
-                              dlogits.matrix(tokens, vocab), stream);
+                              dlogits.matrix(tokens, vocab), 1.0f, stream);
           });
 }
 BENCHMARK(cross_entropy)
-    ->ArgNames({"bf16", "vocab"})
+    ->ArgNames({"type", "vocab"})
     ->Args({0, 512})
     ->Args({0, 49152})
     ->Args({1, 49152})
+    ->Args({2, 49152})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
@@ -340,13 +345,13 @@ void adamw(benchmark::State& state) {
   const Array v(DType::f32, kLong);
   the_device().ops().fill_zero(v.vector(kLong), the_device().compute_stream());
   const AdamWStep step{1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 1.0f};
-  const auto moved = static_cast<double>(kLong) * (7 * 4 + (dtype == DType::bf16 ? 2 : 0));
+  const auto moved = static_cast<double>(kLong) * (7 * 4 + (dtype == DType::f32 ? 0 : 2));
   measure(state, "GB/s", moved, [&](Ops& ops, Stream& stream) {
     ops.adamw(master.vector(kLong), gradient.vector(kLong), m.vector(kLong), v.vector(kLong),
-              dtype == DType::bf16 ? compute.vector(kLong) : Vector{}, step, stream);
+              dtype == DType::f32 ? Vector{} : compute.vector(kLong), step, stream);
   });
 }
-BENCHMARK(adamw)->ArgName("bf16")->Arg(0)->Arg(1)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(adamw)->ArgName("type")->DenseRange(0, 2)->UseRealTime()->Unit(benchmark::kMillisecond);
 
 void square_sums(benchmark::State& state) {
   const Array x(DType::f32, kLong);

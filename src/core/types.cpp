@@ -32,7 +32,7 @@ std::string_view name_of(DType dtype) { return info(dtype).name; }
 DType dtype_from_name(std::string_view name) {
   for (const DTypeInfo& entry : kDTypes)
     if (entry.name == name) return entry.dtype;
-  throw ConfigError("unknown number format '{}': use fp32 or bf16", name);
+  throw ConfigError("unknown number format '{}': use fp32, bf16 or fp16", name);
 }
 
 }  // namespace cartan

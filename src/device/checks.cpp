@@ -16,8 +16,8 @@ void same_type(const char* op, const char* what, DType found, DType expected) {
 }
 
 void computes_in(const char* op, const char* what, DType dtype) {
-  if (dtype != DType::f32 && dtype != DType::bf16) {
-    throw InternalError("{}: {} is {}, expected fp32 or bf16", op, what, name_of(dtype));
+  if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) {
+    throw InternalError("{}: {} is {}, expected fp32, bf16 or fp16", op, what, name_of(dtype));
   }
 }
 

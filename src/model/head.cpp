@@ -105,11 +105,11 @@ void Head::for_each_chunk(device::SequenceShape shape, const Visit& visit) const
 }
 
 void Head::cross_entropy(ConstMatrix z, std::span<const std::int32_t> targets, Vector row_loss, Matrix dz,
-                         const Workplace& work) const {
+                         float scale, const Workplace& work) const {
   device::Ops& ops = work.ops();
   device::Stream& stream = work.stream();
   if (tensor_.is_alone()) {
-    ops.cross_entropy(z, targets, row_loss, dz, stream);
+    ops.cross_entropy(z, targets, row_loss, dz, scale, stream);
     return;
   }
   // Each rank's maximum, sum and target logit of every row; then those of all.
@@ -127,7 +127,8 @@ void Head::cross_entropy(ConstMatrix z, std::span<const std::int32_t> targets, V
   const device::ArenaMatrix all = work.arena.matrix(DType::f32, 3, z.rows);
   const auto whole = [&](Index which) { return Vector{all.row_block(which, 1).data, DType::f32, z.rows}; };
   ops.cross_entropy_combine(stacked, ranks, whole(0), whole(1), whole(2), stream);
-  ops.cross_entropy_finish(z, targets, first_, whole(0), whole(1), whole(2), row_loss, dz, stream);
+  ops.cross_entropy_finish(z, targets, first_, whole(0), whole(1), whole(2), row_loss, dz, scale,
+                           stream);
 }
 
 void Head::loss(const BatchView& batch, ConstMatrix x, ConstVector norm_weight, ConstMatrix matrix,
@@ -142,14 +143,14 @@ void Head::loss(const BatchView& batch, ConstMatrix x, ConstVector norm_weight, 
                               work.stream());
     cross_entropy(
         z, batch.targets.subspan(static_cast<std::size_t>(chunk.first_row), static_cast<std::size_t>(rows)),
-        row_loss.slice(chunk.first_row, rows), {}, work);
+        row_loss.slice(chunk.first_row, rows), {}, 1.0f, work);
   });
 }
 
 device::ArenaMatrix Head::loss_and_gradients(const BatchView& batch, ConstMatrix x, ConstVector norm_weight,
                                              ConstMatrix matrix, Vector row_loss,
-                                             const GradientView& d_norm_weight, const GradientView& d_matrix,
-                                             const Workplace& work) const {
+                                             float scale, const GradientView& d_norm_weight,
+                                             const GradientView& d_matrix, const Workplace& work) const {
   device::Ops& ops = work.ops();
   device::Stream& stream = work.stream();
   const device::ArenaVector inv_rms = work.arena.vector(DType::f32, x.rows);
@@ -169,7 +170,7 @@ device::ArenaMatrix Head::loss_and_gradients(const BatchView& batch, ConstMatrix
       ops.linear_forward(norm_rows, matrix, {}, z, false, chunk.shape, stream);
       cross_entropy(
           z, batch.targets.subspan(static_cast<std::size_t>(chunk.first_row), static_cast<std::size_t>(rows)),
-          row_loss.slice(chunk.first_row, rows), dz, work);
+          row_loss.slice(chunk.first_row, rows), dz, scale, work);
       ops.linear_backward_input(dz, matrix, d_norm.row_block(chunk.first_row, rows), false, chunk.shape,
                                 stream);
       const FoldPlan plan = plan_of(chunk, *d_matrix.plan, depth, chunks_);

@@ -13,6 +13,7 @@
 
 #include "cartan/core/bfloat16.hpp"
 #include "cartan/core/error.hpp"
+#include "cartan/core/float16.hpp"
 #include "cartan/core/random.hpp"
 
 namespace cartan::device::cpu {
@@ -37,7 +38,7 @@ class Threads {
   std::byte* base_;
 };
 
-/// Rows of fp32 or bf16 with a stride; what lies between the rows is a sentinel that must survive.
+/// Rows of fp32, bf16 or fp16 with a stride; what lies between the rows is a sentinel that must survive.
 class Rows {
  public:
   Rows(DType dtype, Index rows, Index cols, Index gap)
@@ -50,12 +51,15 @@ class Rows {
   double get(Index row, Index col) const {
     const auto at = static_cast<std::size_t>(row * view_.stride + col);
     if (view_.dtype == DType::f32) return reinterpret_cast<const float*>(bytes_.data())[at];
+    if (view_.dtype == DType::f16) return to_float(reinterpret_cast<const Float16*>(bytes_.data())[at]);
     return to_float(reinterpret_cast<const BFloat16*>(bytes_.data())[at]);
   }
   void set(Index row, Index col, double value) {
     const auto at = static_cast<std::size_t>(row * view_.stride + col);
     if (view_.dtype == DType::f32) {
       reinterpret_cast<float*>(bytes_.data())[at] = static_cast<float>(value);
+    } else if (view_.dtype == DType::f16) {
+      reinterpret_cast<Float16*>(bytes_.data())[at] = to_float16(static_cast<float>(value));
     } else {
       reinterpret_cast<BFloat16*>(bytes_.data())[at] = to_bfloat16(static_cast<float>(value));
     }
@@ -269,7 +273,8 @@ void compare_with_reference(AttentionShape shape, DType dtype, bool documents, i
   Reference reference(problem);
   reference.forward();
   problem.forward(pool.context());
-  const double tolerance = dtype == DType::f32 ? 2e-6 : 4e-3;  // bf16: half a unit in the last place
+  // 16 bits: half a unit in the last place.
+  const double tolerance = dtype == DType::f32 ? 2e-6 : dtype == DType::bf16 ? 4e-3 : 5e-4;
   expect_near(problem.out.values(), reference.out, tolerance, "out");
   expect_near({problem.log_sum_exp.begin(), problem.log_sum_exp.end()}, reference.log_sum_exp, 1e-6,
               "log_sum_exp");
@@ -278,7 +283,7 @@ void compare_with_reference(AttentionShape shape, DType dtype, bool documents, i
   reference.out = problem.out.values();  // what a training step hands over, rounded
   reference.backward();
   problem.backward(pool.context());
-  const double gradient_tolerance = dtype == DType::f32 ? 2e-5 : 5e-3;
+  const double gradient_tolerance = dtype == DType::f32 ? 2e-5 : dtype == DType::bf16 ? 5e-3 : 6e-4;
   expect_near(problem.dq.values(), reference.dq, gradient_tolerance, "dq");
   expect_near(problem.dk.values(), reference.dk, gradient_tolerance, "dk");
   expect_near(problem.dv.values(), reference.dv, gradient_tolerance, "dv");
@@ -306,10 +311,12 @@ TEST(Attention, MatchesDoublePrecisionForEveryGroup) {
   }
 }
 
-TEST(Attention, MatchesDoublePrecisionInBfloat16) {
-  compare_with_reference(make_shape(2, 130, 130, 4, 2, 32), DType::bf16, false, 2);
-  compare_with_reference(make_shape(1, 75, 75, 6, 2, 24), DType::bf16, true, 1);
-  compare_with_reference(make_shape(2, 3, 75, 6, 2, 24), DType::bf16, true, 1);
+TEST(Attention, MatchesDoublePrecisionInSixteenBits) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    compare_with_reference(make_shape(2, 130, 130, 4, 2, 32), dtype, false, 2);
+    compare_with_reference(make_shape(1, 75, 75, 6, 2, 24), dtype, true, 1);
+    compare_with_reference(make_shape(2, 3, 75, 6, 2, 24), dtype, true, 1);
+  }
 }
 
 TEST(Attention, MatchesDoublePrecisionForTheLastQueriesOfManyKeys) {
@@ -388,7 +395,7 @@ std::string all_bits(Problem& problem, const Context& context) {
 
 TEST(AttentionBits, DoNotDependOnTheThreads) {
   // 2 kv heads of one sequence on 1 and 2 threads are whole tasks; 3, 5 threads take two passes.
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     std::string first;
     for (const int threads : {1, 2, 3, 5}) {
       Threads pool(threads);
@@ -508,6 +515,7 @@ TEST(Attention, IsRightOnOldProcessorsToo) {
     const InstructionSets sets(target | HWY_SCALAR);
     compare_with_reference(make_shape(1, 67, 67, 4, 2, 24), DType::f32, true, 2);
     compare_with_reference(make_shape(1, 67, 67, 4, 2, 24), DType::bf16, true, 2);
+    compare_with_reference(make_shape(1, 67, 67, 4, 2, 24), DType::f16, true, 2);
   }
 }
 

@@ -5,6 +5,9 @@
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
 
+#include <bit>
+#include <cmath>
+
 #include "device/ops_fixture.hpp"
 
 namespace cartan::device::cpu {
@@ -27,7 +30,7 @@ void on_every_target(const Work& work) {
 }
 
 TEST(Kernels, PackingMovesEveryElement) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : testing::kComputeTypes) {
     for (const auto& shape : {std::pair<Index, Index>{1, 1}, {3, 70}, {16, 16}, {37, 41}, {64, 9}}) {
       const Index rows = shape.first, cols = shape.second;
       const Index stride = cols + 3;
@@ -60,13 +63,15 @@ TEST(Kernels, PackingMovesEveryElement) {
 TEST(Kernels, ConversionAndAdamWHaveTheSameBitsOnEveryInstructionSet) {
   constexpr Index kSize = 203;
   Data in(DType::f32, random_values(kSize, "in"));
-  const Data rounded(DType::bf16, in.values());
+  const Data rounded[] = {{DType::bf16, in.values()}, {DType::f16, in.values()}};
   std::vector<float> first_masters;
   double first_sum = 0;
   on_every_target([&](const char* name) {
-    Data out(DType::bf16, kSize);
-    convert(in.vector().data, DType::f32, out.vector().data, DType::bf16, kSize);
-    EXPECT_TRUE(out.same_bits(rounded)) << name;
+    for (const Data& expected : rounded) {
+      Data out(expected.dtype(), kSize);
+      convert(in.vector().data, DType::f32, out.vector().data, out.dtype(), kSize);
+      EXPECT_TRUE(out.same_bits(expected)) << name;
+    }
 
     Data master(DType::f32, random_values(kSize, "p")), m(DType::f32, random_values(kSize, "m"));
     Data v(DType::f32, Values(kSize, 0.3));
@@ -83,9 +88,56 @@ TEST(Kernels, ConversionAndAdamWHaveTheSameBitsOnEveryInstructionSet) {
   });
 }
 
+TEST(Kernels, HalfPrecisionConvertsOnEveryInstructionSetAsInTheCore) {
+  // All halves; and all floats where rounding turns: each half, the middle to the next one, their neighbours.
+  constexpr int kHalves = 0x10000, kInfinity = 0x7c00;
+  std::vector<std::uint16_t> halves;
+  std::vector<float> floats;
+  for (int bits = 0; bits < kHalves; ++bits) {
+    halves.push_back(static_cast<std::uint16_t>(bits));
+    const float value = to_float(Float16{halves.back()});
+    floats.push_back(value);
+    if ((bits & 0x7fff) >= kInfinity) continue;
+    const bool largest = (bits & 0x7fff) + 1 == kInfinity;
+    const float next =
+        largest ? std::copysign(0x1p16f, value) : to_float(Float16{static_cast<std::uint16_t>(bits + 1)});
+    const float middle = (value + next) / 2;
+    for (const float near : {middle, std::nextafter(middle, 0.0f), std::nextafter(middle, 2 * next)})
+      floats.push_back(near);
+  }
+  for (const std::uint32_t bits : {0x7f800001u, 0xff800001u, 0x7fffffffu, 0x7f7fffffu, 0xff7fffffu,
+                                   0x00000001u, 0x80000001u, 0x007fffffu, 0x00800000u})
+    floats.push_back(std::bit_cast<float>(bits));
+  on_every_target([&](const char* name) {
+    std::vector<float> widened(halves.size());
+    convert(halves.data(), DType::f16, widened.data(), DType::f32, kHalves);
+    for (std::size_t i = 0; i < halves.size(); ++i) {
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(widened[i]),
+                std::bit_cast<std::uint32_t>(to_float(Float16{halves[i]})))
+          << name << " " << i;
+    }
+    std::vector<std::uint16_t> rounded(floats.size());
+    convert(floats.data(), DType::f32, rounded.data(), DType::f16, static_cast<Index>(floats.size()));
+    for (std::size_t i = 0; i < floats.size(); ++i)
+      ASSERT_EQ(rounded[i], to_float16(floats[i]).bits) << name << " " << floats[i];
+  });
+}
+
+TEST(Kernels, TheSixteenBitTypesConvertIntoEachOther) {
+  constexpr Index kSize = 75;
+  const Values values = random_values(kSize, "x", 100);
+  on_every_target([&](const char* name) {
+    for (const auto& [from, to] : {std::pair{DType::bf16, DType::f16}, {DType::f16, DType::bf16}}) {
+      Data in(from, values), out(to, kSize);
+      convert(in.vector().data, from, out.vector().data, to, kSize);
+      EXPECT_TRUE(out.same_bits(Data(to, in.values()))) << name;
+    }
+  });
+}
+
 TEST(Kernels, SumsOfPartsHaveTheSameBitsOnEveryInstructionSet) {
   constexpr Index kCols = 75, kParts = 3;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : testing::kComputeTypes) {
     Data stacked(dtype, random_values(kParts * kCols, "stacked"));
     Data first_sum(dtype, 0), first_blend(DType::f32, 0);
     on_every_target([&](const char* name) {
@@ -120,13 +172,14 @@ TEST(Kernels, RowsAgreeWithTheReferenceOnEveryInstructionSet) {
     swiglu_row(gate_up.floats(), gate_up.floats() + kCols, y.floats(), DType::f32, kCols);
     testing::expect_close(y.values(), reference::swiglu_forward(gate_up.values(), kCols), 1e-5, 1e-6);
     Data dlogits(DType::f32, 2 * kCols);
-    EXPECT_NEAR(cross_entropy_row(gate_up.floats(), 2 * kCols, target[0], dlogits.floats(), DType::f32),
+    EXPECT_NEAR(cross_entropy_row(gate_up.floats(), 2 * kCols, target[0], dlogits.floats(), DType::f32, 1.0f),
                 loss.row_loss[0], 1e-5);
     testing::expect_close(dlogits.values(), loss.dlogits, 1e-5, 1e-7);
     // The target among the first columns; the last ones alone, by the statistics of all.
     const SoftmaxStats stats = softmax_stats(gate_up.floats(), 2 * kCols);
     EXPECT_NEAR(std::log(stats.sum) + stats.maximum - gate_up.floats()[target[0]], loss.row_loss[0], 1e-5);
-    cross_entropy_gradient(gate_up.floats() + kCols, kCols, target[0] - kCols, stats, y.floats(), DType::f32);
+    cross_entropy_gradient(gate_up.floats() + kCols, kCols, target[0] - kCols, stats, y.floats(), DType::f32,
+                           1.0f);
     testing::expect_close(y.values(), Values(loss.dlogits.begin() + kCols, loss.dlogits.end()), 1e-5, 1e-7);
     EXPECT_TRUE(finite(x.floats(), DType::f32, kCols));
   });

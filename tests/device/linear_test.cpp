@@ -45,7 +45,7 @@ class Linear : public ::testing::TestWithParam<Case> {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : testing::kComputeTypes) {
     all.push_back({dtype, 1, 1, 1, 1});
     all.push_back({dtype, 1, 1, 5, 100});
     all.push_back({dtype, 2, 7, 64, 5});
@@ -140,7 +140,7 @@ TEST_P(Linear, HasTheSameBitsForAnyThreadsAndSequencesTogether) {
 }
 
 TEST(LinearBackwardWeight, HasTheSameBitsForEverySplitIntoMicroBatches) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : testing::kComputeTypes) {
     for (const Index sequences : {1, 2, 3, 5, 8, 13}) {
       Problem p({dtype, sequences, 17, 70, 40});
       const auto run = [&](int threads, Index micro, bool bias) {
@@ -198,7 +198,7 @@ TEST(LinearBackwardWeight, LeavesAreAddedInTheCanonicalOrder) {
 
 TEST(Linear, ReadsAndWritesBlocksOfColumns) {
   const Index rows = 40, n = 20, k = 30;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : testing::kComputeTypes) {
     Data x(dtype, random_values(rows * 2 * k, "wide x")), w(dtype, random_values(n * k, "w"));
     Data y(dtype, rows * 3 * n), narrow(dtype, rows * n), x_copy(dtype, rows * k);
     const auto device = testing::cpu(2);

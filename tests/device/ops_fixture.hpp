@@ -10,6 +10,7 @@
 
 #include "cartan/core/bfloat16.hpp"
 #include "cartan/core/canonical_tree.hpp"
+#include "cartan/core/float16.hpp"
 #include "cartan/core/random.hpp"
 #include "cartan/device/device.hpp"
 #include "device/cpu/reference.hpp"
@@ -35,7 +36,10 @@ inline std::vector<std::int32_t> random_ids(Index count, Index bound, std::strin
   return ids;
 }
 
-/// An array in fp32 or bf16.
+/// The types that activations and parameters may have.
+inline constexpr DType kComputeTypes[] = {DType::f32, DType::bf16, DType::f16};
+
+/// An array in fp32, bf16 or fp16.
 class Data {
  public:
   Data(DType dtype, const Values& values) : dtype_(dtype), size_(static_cast<Index>(values.size())) {
@@ -52,6 +56,7 @@ class Data {
   }
 
   Matrix matrix(Index cols) { return {bytes_.data(), dtype_, size_ / cols, cols, cols}; }
+  DType dtype() const { return dtype_; }
   Vector vector() { return {bytes_.data(), dtype_, size_}; }
   float* floats() { return reinterpret_cast<float*>(bytes_.data()); }
   bool same_bits(const Data& other) const { return bytes_ == other.bytes_; }
@@ -61,8 +66,8 @@ class Data {
     if (dtype_ == DType::f32) {
       std::memcpy(bytes_.data() + 4 * i, &value, 4);
     } else {
-      const BFloat16 b = to_bfloat16(value);
-      std::memcpy(bytes_.data() + 2 * i, &b, 2);
+      const std::uint16_t bits = dtype_ == DType::bf16 ? to_bfloat16(value).bits : to_float16(value).bits;
+      std::memcpy(bytes_.data() + 2 * i, &bits, 2);
     }
   }
   double get(std::size_t i) const {
@@ -71,9 +76,9 @@ class Data {
       std::memcpy(&value, bytes_.data() + 4 * i, 4);
       return static_cast<double>(value);
     }
-    BFloat16 b;
-    std::memcpy(&b, bytes_.data() + 2 * i, 2);
-    return static_cast<double>(to_float(b));
+    std::uint16_t bits;
+    std::memcpy(&bits, bytes_.data() + 2 * i, 2);
+    return static_cast<double>(dtype_ == DType::bf16 ? to_float(BFloat16{bits}) : to_float(Float16{bits}));
   }
 
   DType dtype_;
@@ -82,7 +87,9 @@ class Data {
 };
 
 /// Half a unit in the last place, relative.
-inline double epsilon(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : 0x1p-23; }
+inline double epsilon(DType dtype) {
+  return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-23;
+}
 
 /// Every element within `relative` of its expected value, or within `absolute`.
 inline void expect_close(const Values& found, const Values& expected, double relative, double absolute) {

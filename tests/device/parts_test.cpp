@@ -22,7 +22,7 @@ class PartOps : public ::testing::TestWithParam<DType> {
   Ops& ops_ = device_->ops();
   Stream& stream_ = device_->compute_stream();
 };
-INSTANTIATE_TEST_SUITE_P(Types, PartOps, ::testing::Values(DType::f32, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Types, PartOps, ::testing::ValuesIn(testing::kComputeTypes),
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
 /// Where a vocabulary is cut: part i is [cuts[i], cuts[i + 1]).
@@ -94,13 +94,15 @@ Stats combine(const std::vector<Stats>& parts, Index rows) {
 }
 
 TEST_P(PartOps, CrossEntropyOfColumnsIsThatOfTheWhole) {
+  constexpr float kScale = 6.0f;
   for (const Index rows : {0, 1, 33}) {
     for (const Index vocab : {1, 5, 257}) {
       Data logits(DType::f32, random_values(rows * vocab, "logits", 5));
       auto targets = random_ids(rows, vocab, "targets");
       if (rows > 2) targets[2] = -100;
       Data losses(DType::f32, rows), dlogits(dtype(), rows * vocab);
-      ops_.cross_entropy(logits.matrix(vocab), targets, losses.vector(), dlogits.matrix(vocab), stream_);
+      ops_.cross_entropy(logits.matrix(vocab), targets, losses.vector(), dlogits.matrix(vocab), kScale,
+                         stream_);
       stream_.synchronize();
       for (const Cuts& cuts :
            {Cuts{0, vocab}, Cuts{0, vocab / 3, vocab}, Cuts{0, vocab, vocab}, Cuts{0, 0, vocab / 2, vocab}}) {
@@ -136,13 +138,13 @@ TEST_P(PartOps, CrossEntropyOfColumnsIsThatOfTheWhole) {
           Data part_losses(DType::f32, Values(static_cast<std::size_t>(rows), NAN));
           ops_.cross_entropy_finish(logits.matrix(vocab).col_block(first, cols), targets, first,
                                     whole.maximum.vector(), whole.sum.vector(), whole.target.vector(),
-                                    part_losses.vector(), found.matrix(vocab).col_block(first, cols),
+                                    part_losses.vector(), found.matrix(vocab).col_block(first, cols), kScale,
                                     stream_);
           stream_.synchronize();
           expect_close(part_losses.values(), losses.values(), 0x1p-21, 0x1p-21);
           EXPECT_TRUE(count > 1 || part_losses.same_bits(losses));
         }
-        expect_close(found.values(), dlogits.values(), 2 * testing::epsilon(dtype()), 0x1p-21);
+        expect_close(found.values(), dlogits.values(), 2 * testing::epsilon(dtype()), 0x1p-21 * kScale);
         EXPECT_TRUE(count > 1 || found.same_bits(dlogits));
       }
     }
@@ -157,10 +159,11 @@ TEST_P(PartOps, CrossEntropyOfColumnsMayOverwriteThem) {
   ops_.cross_entropy_stats(logits.matrix(vocab), targets, 0, stats.maximum.vector(), stats.sum.vector(),
                            stats.target.vector(), stream_);
   ops_.cross_entropy_finish(logits.matrix(vocab), targets, 0, stats.maximum.vector(), stats.sum.vector(),
-                            stats.target.vector(), {}, dlogits.matrix(vocab), stream_);
-  const Matrix over{logits.vector().data, dtype(), rows, vocab, vocab * (dtype() == DType::bf16 ? 2 : 1)};
+                            stats.target.vector(), {}, dlogits.matrix(vocab), 1.0f, stream_);
+  const Matrix over{logits.vector().data, dtype(), rows, vocab,
+                    vocab * static_cast<Index>(sizeof(float) / size_of(dtype()))};
   ops_.cross_entropy_finish(logits.matrix(vocab), targets, 0, stats.maximum.vector(), stats.sum.vector(),
-                            stats.target.vector(), {}, over, stream_);
+                            stats.target.vector(), {}, over, 1.0f, stream_);
   Data gathered(dtype(), rows * vocab);
   ops_.copy(over, gathered.matrix(vocab), stream_);
   stream_.synchronize();
@@ -193,7 +196,7 @@ TEST_P(PartOps, SumOfPartsMatchesTheReference) {
   } const sizes[] = {{0, 5}, {1, 1}, {7, 5}, {33, 100}, {130, 257}};
   for (const auto [rows, cols] : sizes) {
     for (const Index parts : {1, 2, 3, 5}) {
-      for (const DType out_type : {DType::f32, DType::bf16}) {
+      for (const DType out_type : testing::kComputeTypes) {
         Data stacked(dtype(), random_values(parts * rows * cols, "stacked"));
         Data residual(out_type, random_values(rows * cols, "residual")), out(out_type, rows * cols),
             alone = out;
@@ -219,11 +222,13 @@ TEST_P(PartOps, SumOfPartsMatchesTheReference) {
 }
 
 TEST_P(PartOps, SumOfPartsIsRoundedOnce) {
-  // 256 + 1 + 1 in bf16, where 256 + 1 is 256 again.
-  Data stacked(dtype(), Values{1, 1}), residual(DType::bf16, Values{256}), out(DType::bf16, 1);
-  ops_.sum_parts(stacked.matrix(1), 2, residual.matrix(1), out.matrix(1), stream_);
-  stream_.synchronize();
-  EXPECT_EQ(out.values(), Values{258});
+  // 256 + 1 + 1 in bf16, where 256 + 1 is 256 again; 2048 in fp16.
+  for (const auto& [out_type, large] : {std::pair{DType::bf16, 256.0}, {DType::f16, 2048.0}}) {
+    Data stacked(dtype(), Values{1, 1}), residual(out_type, Values{large}), out(out_type, 1);
+    ops_.sum_parts(stacked.matrix(1), 2, residual.matrix(1), out.matrix(1), stream_);
+    stream_.synchronize();
+    EXPECT_EQ(out.values(), Values{large + 2});
+  }
 }
 
 TEST_P(PartOps, SumOfPartsAddsTheResidualLast) {

@@ -26,7 +26,7 @@ class RowOps : public ::testing::TestWithParam<DType> {
   Ops& ops_ = device_->ops();
   Stream& stream_ = device_->compute_stream();
 };
-INSTANTIATE_TEST_SUITE_P(Types, RowOps, ::testing::Values(DType::f32, DType::bf16),
+INSTANTIATE_TEST_SUITE_P(Types, RowOps, ::testing::ValuesIn(testing::kComputeTypes),
                          [](const auto& param) { return std::string(name_of(param.param)); });
 
 struct Size {
@@ -145,7 +145,8 @@ TEST_P(RowOps, SwigluMatchesTheReference) {
 }
 
 TEST_P(RowOps, SwigluIsFiniteForLargeGatesAndPassesNaN) {
-  Data gate_up(dtype(), Values{-1e30, -200, -90, 0, 90, 200, 1e30, NAN, 1, 1, 1, 1, 1, 1, 1, 1});
+  const double large = dtype() == DType::f16 ? 65504 : 1e30;
+  Data gate_up(dtype(), Values{-large, -200, -90, 0, 90, 200, large, NAN, 1, 1, 1, 1, 1, 1, 1, 1});
   Data y(dtype(), 8);
   ops_.swiglu_forward(gate_up.matrix(16), y.matrix(8), stream_);
   stream_.synchronize();
@@ -153,7 +154,7 @@ TEST_P(RowOps, SwigluIsFiniteForLargeGatesAndPassesNaN) {
   for (int i = 0; i < 4; ++i) EXPECT_NEAR(found[static_cast<std::size_t>(i)], 0, 1e-5) << i;
   EXPECT_NEAR(found[4], 90, 1);
   EXPECT_NEAR(found[5], 200, 1);
-  EXPECT_NEAR(found[6] / 1e30, 1, 0.01);
+  EXPECT_NEAR(found[6] / large, 1, 0.01);
   EXPECT_TRUE(std::isnan(found[7]));
 }
 
@@ -165,8 +166,9 @@ TEST_P(RowOps, CrossEntropyMatchesTheReference) {
       if (rows > 2) targets[2] = -100;
       const auto expected = reference::cross_entropy(logits.values(), targets);
       Data losses(DType::f32, rows), dlogits(dtype(), rows * vocab), losses_only(DType::f32, rows);
-      ops_.cross_entropy(logits.matrix(vocab), targets, losses.vector(), dlogits.matrix(vocab), stream_);
-      ops_.cross_entropy(logits.matrix(vocab), targets, losses_only.vector(), {}, stream_);
+      ops_.cross_entropy(logits.matrix(vocab), targets, losses.vector(), dlogits.matrix(vocab), 1.0f,
+                         stream_);
+      ops_.cross_entropy(logits.matrix(vocab), targets, losses_only.vector(), {}, 1.0f, stream_);
       stream_.synchronize();
       expect_close(losses.values(), expected.row_loss, 0x1p-20, 0x1p-18);
       close(dlogits.values(), expected.dlogits);
@@ -174,9 +176,9 @@ TEST_P(RowOps, CrossEntropyMatchesTheReference) {
 
       // The gradient over the logits: same first byte of each row, stride counted in its own elements.
       Data in_place = logits;
-      const Index stride = vocab * (dtype() == DType::bf16 ? 2 : 1);
+      const Index stride = vocab * static_cast<Index>(sizeof(float) / size_of(dtype()));
       const Matrix over{in_place.vector().data, dtype(), rows, vocab, stride};
-      ops_.cross_entropy(in_place.matrix(vocab), targets, losses.vector(), over, stream_);
+      ops_.cross_entropy(in_place.matrix(vocab), targets, losses.vector(), over, 1.0f, stream_);
       Data gathered(dtype(), rows * vocab);
       ops_.copy(over, gathered.matrix(vocab), stream_);
       stream_.synchronize();
@@ -185,10 +187,43 @@ TEST_P(RowOps, CrossEntropyMatchesTheReference) {
   }
 }
 
+TEST_P(RowOps, CrossEntropyScalesTheGradientAlone) {
+  const Index rows = 9, vocab = 257;
+  Data logits(DType::f32, random_values(rows * vocab, "logits", 5)), losses(DType::f32, rows);
+  auto targets = random_ids(rows, vocab, "targets");
+  targets[4] = -100;
+  const auto expected = reference::cross_entropy(logits.values(), targets);
+  for (const double scale : {0.125, 3.0, 4096.0}) {
+    Data dlogits(dtype(), rows * vocab);
+    ops_.cross_entropy(logits.matrix(vocab), targets, losses.vector(), dlogits.matrix(vocab),
+                       static_cast<float>(scale), stream_);
+    stream_.synchronize();
+    Values scaled = expected.dlogits;
+    for (double& value : scaled) value *= scale;
+    expect_close(dlogits.values(), scaled, testing::epsilon(dtype()), 0x1p-20 * std::max(scale, 1.0));
+    expect_close(losses.values(), expected.row_loss, 0x1p-20, 0x1p-18);
+  }
+}
+
+TEST(CrossEntropy, AScaleKeepsSmallGradientsOfHalfPrecision) {
+  // softmax of the last column is exp(-20) = 2e-9: 0 in fp16, whose smallest number is 6e-8.
+  const auto device = testing::cpu(1);
+  Data logits(DType::f32, Values{0, -20}), losses(DType::f32, 1);
+  Data plain(DType::f16, 2), scaled(DType::f16, 2);
+  const std::vector<std::int32_t> targets{0};
+  device->ops().cross_entropy(logits.matrix(2), targets, losses.vector(), plain.matrix(2), 1.0f,
+                              device->compute_stream());
+  device->ops().cross_entropy(logits.matrix(2), targets, losses.vector(), scaled.matrix(2), 65536.0f,
+                              device->compute_stream());
+  device->compute_stream().synchronize();
+  EXPECT_EQ(plain.values()[1], 0.0);
+  EXPECT_NEAR(scaled.values()[1], 65536 * std::exp(-20.0), 65536 * std::exp(-20.0) * 0x1p-10);
+}
+
 TEST_P(RowOps, CrossEntropyShowsNaNAndBearsInfinity) {
   Data logits(DType::f32, Values{1, NAN, 2, 1, -HUGE_VAL, 2, 1000, -1000, 0}), losses(DType::f32, 3);
   const std::vector<std::int32_t> targets{0, 0, 0};
-  ops_.cross_entropy(logits.matrix(3), targets, losses.vector(), {}, stream_);
+  ops_.cross_entropy(logits.matrix(3), targets, losses.vector(), {}, 1.0f, stream_);
   stream_.synchronize();
   EXPECT_TRUE(std::isnan(losses.values()[0]));
   EXPECT_NEAR(losses.values()[1], std::log(1 + std::exp(1.0)), 1e-6);
@@ -198,7 +233,7 @@ TEST_P(RowOps, CrossEntropyShowsNaNAndBearsInfinity) {
 TEST_P(RowOps, CrossEntropyRefusesTargetsBeyondTheVocabulary) {
   Data logits(DType::f32, 6), losses(DType::f32, 2);
   const std::vector<std::int32_t> targets{0, 3};
-  ops_.cross_entropy(logits.matrix(3), targets, losses.vector(), {}, stream_);
+  ops_.cross_entropy(logits.matrix(3), targets, losses.vector(), {}, 1.0f, stream_);
   EXPECT_THROW(stream_.synchronize(), InternalError);
 }
 

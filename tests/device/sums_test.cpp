@@ -29,6 +29,7 @@ TEST_F(Sums, AdamWMatchesTheReferenceForTenSteps) {
     Data master(DType::f32, expected.master), m(DType::f32, size), v(DType::f32, size),
         compute(DType::bf16, size);
     Data master2 = master, m2 = m, v2 = v, compute2(DType::f32, size);
+    Data master3 = master, m3 = m, v3 = v, compute3(DType::f16, size);
     for (int t = 1; t <= 10; ++t) {
       AdamWStep step{1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1, 0.5f};
       step.bias_correction1 = static_cast<float>(1 - std::pow(0.9, t));
@@ -38,6 +39,8 @@ TEST_F(Sums, AdamWMatchesTheReferenceForTenSteps) {
       ops_.adamw(master.vector(), gradient.vector(), m.vector(), v.vector(), compute.vector(), step, stream_);
       ops_.adamw(master2.vector(), gradient.vector(), m2.vector(), v2.vector(), compute2.vector(), step,
                  stream_);
+      ops_.adamw(master3.vector(), gradient.vector(), m3.vector(), v3.vector(), compute3.vector(), step,
+                 stream_);
     }
     stream_.synchronize();
     expect_close(master.values(), expected.master, 1e-5, 1e-6);
@@ -46,6 +49,8 @@ TEST_F(Sums, AdamWMatchesTheReferenceForTenSteps) {
     EXPECT_TRUE(master.same_bits(master2));
     EXPECT_TRUE(compute2.same_bits(master));
     EXPECT_TRUE(compute.same_bits(Data(DType::bf16, master.values())));
+    EXPECT_TRUE(master.same_bits(master3));
+    EXPECT_TRUE(compute3.same_bits(Data(DType::f16, master.values())));
   }
 }
 
@@ -131,35 +136,41 @@ TEST_F(Sums, AddAndFillZero) {
   }
 }
 
-TEST_F(Sums, CopyRoundsBf16ToNearestEven) {
+TEST_F(Sums, CopyRoundsToNearestEven) {
   Values values = random_values(1000, "x");
   const auto from_bits = [](std::uint32_t bits) { return static_cast<double>(std::bit_cast<float>(bits)); };
   // Ties both ways, the largest that stays finite, one that overflows, subnormals, infinities.
-  for (const std::uint32_t bits : {0x3f808000u, 0x3f818000u, 0x3f808001u, 0x7f7f7fffu, 0x7f7fffffu,
-                                   0x00000001u, 0x00018000u, 0x80018000u, 0x7f800000u, 0xff800000u}) {
+  for (const std::uint32_t bits :
+       {0x3f808000u, 0x3f818000u, 0x3f808001u, 0x7f7f7fffu, 0x7f7fffffu, 0x00000001u, 0x00018000u,
+        0x80018000u, 0x7f800000u, 0xff800000u, 0x477fefffu, 0x477ff000u, 0x3f801000u, 0x3f803000u,
+        0x33000000u, 0x33000001u}) {
     values.push_back(from_bits(bits));
   }
   const auto size = static_cast<Index>(values.size());
-  Data floats(DType::f32, values), rounded(DType::bf16, size), back(DType::f32, size);
-  ops_.copy(floats.matrix(size), rounded.matrix(size), stream_);
-  ops_.copy(rounded.matrix(size), back.matrix(size), stream_);
-  stream_.synchronize();
-  EXPECT_TRUE(rounded.same_bits(Data(DType::bf16, values)));
-  EXPECT_EQ(back.values(), rounded.values());
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    Data floats(DType::f32, values), rounded(dtype, size), back(DType::f32, size);
+    ops_.copy(floats.matrix(size), rounded.matrix(size), stream_);
+    ops_.copy(rounded.matrix(size), back.matrix(size), stream_);
+    stream_.synchronize();
+    EXPECT_TRUE(rounded.same_bits(Data(dtype, values)));
+    EXPECT_EQ(back.values(), rounded.values());
+  }
 }
 
 TEST_F(Sums, CopyKeepsNaN) {
   // A NaN whose upper half alone would be infinity.
-  Data floats(DType::f32, Values(20, std::numeric_limits<double>::quiet_NaN())), rounded(DType::bf16, 20);
-  const std::uint32_t low_nan = 0x7f800001u;
-  std::memcpy(floats.floats() + 3, &low_nan, 4);
-  ops_.copy(floats.matrix(20), rounded.matrix(20), stream_);
-  stream_.synchronize();
-  for (const double value : rounded.values()) EXPECT_TRUE(std::isnan(value));
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    Data floats(DType::f32, Values(20, std::numeric_limits<double>::quiet_NaN())), rounded(dtype, 20);
+    const std::uint32_t low_nan = 0x7f800001u;
+    std::memcpy(floats.floats() + 3, &low_nan, 4);
+    ops_.copy(floats.matrix(20), rounded.matrix(20), stream_);
+    stream_.synchronize();
+    for (const double value : rounded.values()) EXPECT_TRUE(std::isnan(value));
+  }
 }
 
 TEST_F(Sums, AllFiniteFindsOneBadNumber) {
-  for (const DType dtype : {DType::f32, DType::bf16}) {
+  for (const DType dtype : testing::kComputeTypes) {
     for (const Index bad : {-1, 0, 37, 99 * 101 - 1}) {
       for (const double value : std::initializer_list<double>{NAN, HUGE_VAL, -HUGE_VAL}) {
         Values values = random_values(99 * 101, "x");
@@ -169,6 +180,15 @@ TEST_F(Sums, AllFiniteFindsOneBadNumber) {
       }
     }
   }
+}
+
+TEST_F(Sums, AllFiniteFindsWhatOverflowedInHalfPrecision) {
+  Data floats(DType::f32, Values{1, 65519, -65519, 3}), halves(DType::f16, 4);
+  ops_.copy(floats.matrix(4), halves.matrix(4), stream_);
+  EXPECT_TRUE(ops_.all_finite(halves.matrix(4), stream_));
+  floats.floats()[2] = -65520;
+  ops_.copy(floats.matrix(4), halves.matrix(4), stream_);
+  EXPECT_FALSE(ops_.all_finite(halves.matrix(4), stream_));
 }
 
 }  // namespace

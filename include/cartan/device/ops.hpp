@@ -1,10 +1,10 @@
 // The table of operations: what a device must be able to compute. The training step is written against it
 // once.
 //
-// Rules for all: ordered on `stream`, no allocation, no communication; dtype fp32 or bf16 as the views say,
-// every sum in fp32 or better in a fixed order. A result row of a sequence has the same bits whatever the
-// number of sequences in the micro-batch and of threads: products are cut into pieces whose shape depends on
-// the sequence length and the parameter only. A shape that does not fit is an InternalError.
+// Rules for all: ordered on `stream`, no allocation, no communication; dtype fp32, bf16 or fp16 as the views
+// say, every sum in fp32 or better in a fixed order. A result row of a sequence has the same bits whatever
+// the number of sequences in the micro-batch and of threads: products are cut into pieces whose shape depends
+// on the sequence length and the parameter only. A shape that does not fit is an InternalError.
 #pragma once
 
 #include <cstdint>
@@ -64,7 +64,7 @@ class Ops {
                                 Stream& stream) = 0;
 
   /// y = y * accumulate + x w^T + bias.   x [T, K], w [N, K], bias [N] or absent, y [T, N]. y may be fp32
-  /// while x and w are bf16.
+  /// while x and w have 16 bits.
   virtual void linear_forward(ConstMatrix x, ConstMatrix w, ConstVector bias, Matrix y, bool accumulate,
                               SequenceShape shape, Stream& stream) = 0;
   /// dx = dx * accumulate + dy w.   dy [T, N], w [N, K], dx [T, K].
@@ -120,10 +120,11 @@ class Ops {
                                Stream& stream) = 0;
 
   /// Loss of each row: row_loss[t] = log(sum_v exp(logits[t, v])) - logits[t, targets[t]], 0 where targets[t]
-  /// < 0. dlogits, where given, receives softmax - onehot (zero rows where ignored); row t may start where
-  /// row t of logits starts, also with a smaller dtype.   logits fp32 [T, V], row_loss fp32 [T].
+  /// < 0. dlogits, where given, receives scale * (softmax - onehot) (zero rows where ignored): the gradient
+  /// of scale times the loss, which keeps fp16 gradients in range. Row t may start where row t of logits
+  /// starts, also with a smaller dtype.   logits fp32 [T, V], row_loss fp32 [T], without the scale.
   virtual void cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
-                             Matrix dlogits, Stream& stream) = 0;
+                             Matrix dlogits, float scale, Stream& stream) = 0;
   /// First half of cross_entropy where the vocabulary is cut: logits holds the columns from `first`. Each
   /// row's maximum (-infinity without columns), sum of exp(logit - maximum), and logit of its target,
   /// -infinity where that lies elsewhere or is < 0.   logits fp32 [T, V], V may be 0; the others fp32 [T].
@@ -136,10 +137,10 @@ class Ops {
                                      Vector target_logit, Stream& stream) = 0;
   /// Second half: row_max, row_sum and target_logit are those of all columns, row_sum = sum over the parts of
   /// sum * exp(maximum - row_max). row_loss (may be absent) as cross_entropy's; dlogits (may be absent) are
-  /// those of the columns here, with the same right to lie over logits.
+  /// those of the columns here, scaled likewise, with the same right to lie over logits.
   virtual void cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                                     ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
-                                    Vector row_loss, Matrix dlogits, Stream& stream) = 0;
+                                    Vector row_loss, Matrix dlogits, float scale, Stream& stream) = 0;
 
   /// One AdamW update in one pass: master *= 1 - lr * weight_decay, then the moments, then the step.
   /// `compute`, where given, receives the new master values in its dtype. All have the same size. Source:

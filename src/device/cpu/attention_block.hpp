@@ -16,8 +16,8 @@
 
 #include <hwy/highway.h>
 
-#include "cartan/core/bfloat16.hpp"
 #include "device/cpu/attention_layout.hpp"
+#include "device/cpu/simd-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace cartan::device::cpu::HWY_NAMESPACE {
@@ -163,22 +163,16 @@ inline void transpose(const float* HWY_RESTRICT in, Index in_stride, Index rows,
 
 /// count elements from `offset` of a view, as fp32.
 inline void load_elements(const ConstMatrix& view, Index offset, Index count, float* HWY_RESTRICT out) {
-  if (view.dtype == DType::f32) {
-    const float* in = static_cast<const float*>(view.data) + offset;
-    for (Index i = 0; i < count; ++i) out[i] = in[i];
-  } else {
-    const BFloat16* in = static_cast<const BFloat16*>(view.data) + offset;
-    for (Index i = 0; i < count; ++i) out[i] = to_float(in[i]);
-  }
+  with_type(view.dtype, [&]<class T>() HWY_ATTR {
+    const T* const in = as<T>(view.data) + offset;
+    for (Index i = 0; i < count; i += lanes()) store(load(in + i, count - i), out + i, count - i);
+  });
 }
 inline void store_elements(const float* HWY_RESTRICT in, Index count, const Matrix& view, Index offset) {
-  if (view.dtype == DType::f32) {
-    float* out = static_cast<float*>(view.data) + offset;
-    for (Index i = 0; i < count; ++i) out[i] = in[i];
-  } else {
-    BFloat16* out = static_cast<BFloat16*>(view.data) + offset;
-    for (Index i = 0; i < count; ++i) out[i] = to_bfloat16(in[i]);
-  }
+  with_type(view.dtype, [&]<class T>() HWY_ATTR {
+    T* const out = as<T>(view.data) + offset;
+    for (Index i = 0; i < count; i += lanes()) store(load(in + i, count - i), out + i, count - i);
+  });
 }
 
 /// Rows of a tile as [48, width]; what lies outside is 0.

@@ -130,10 +130,10 @@ void CpuOps::swiglu_backward(ConstMatrix gate_up, ConstMatrix dy, Matrix dgate_u
 }
 
 void CpuOps::cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
-                           Matrix dlogits, Stream& stream) {
+                           Matrix dlogits, float scale, Stream& stream) {
   check::cross_entropy(logits, targets, row_loss, dlogits);
   enqueue(stream,
-          [=](const Context& c, Gemm&) { cpu::cross_entropy(c, logits, targets, row_loss, dlogits); });
+          [=](const Context& c, Gemm&) { cpu::cross_entropy(c, logits, targets, row_loss, dlogits, scale); });
 }
 
 void CpuOps::cross_entropy_stats(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
@@ -154,10 +154,11 @@ void CpuOps::cross_entropy_combine(ConstMatrix stacked, Index parts, Vector row_
 
 void CpuOps::cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                                   ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
-                                  Vector row_loss, Matrix dlogits, Stream& stream) {
+                                  Vector row_loss, Matrix dlogits, float scale, Stream& stream) {
   check::cross_entropy_finish(logits, targets, first, row_max, row_sum, target_logit, row_loss, dlogits);
   enqueue(stream, [=](const Context& c, Gemm&) {
-    cpu::cross_entropy_finish(c, logits, targets, first, row_max, row_sum, target_logit, row_loss, dlogits);
+    cpu::cross_entropy_finish(c, logits, targets, first, row_max, row_sum, target_logit, row_loss, dlogits,
+                              scale);
   });
 }
 

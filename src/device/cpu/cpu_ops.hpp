@@ -48,14 +48,14 @@ class CpuOps : public Ops {
   void swiglu_backward(ConstMatrix gate_up, ConstMatrix dy, Matrix dgate_up, Matrix y,
                        Stream& stream) override;
   void cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
-                     Matrix dlogits, Stream& stream) override;
+                     Matrix dlogits, float scale, Stream& stream) override;
   void cross_entropy_stats(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                            Vector row_max, Vector row_sum, Vector target_logit, Stream& stream) override;
   void cross_entropy_combine(ConstMatrix stacked, Index parts, Vector row_max, Vector row_sum,
                              Vector target_logit, Stream& stream) override;
   void cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                             ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
-                            Vector row_loss, Matrix dlogits, Stream& stream) override;
+                            Vector row_loss, Matrix dlogits, float scale, Stream& stream) override;
   void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
              const AdamWStep& step, Stream& stream) override;
   void square_sums(ConstVector x, std::span<double> sums, Stream& stream) override;

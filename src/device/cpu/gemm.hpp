@@ -1,8 +1,8 @@
 // Matrix products of tiles on one thread: blocks of the operands are packed into scratch memory as fp32 in
 // the layout that oneDNN's kernels read fastest, multiplied there, and the result stays in scratch. Packing
 // turns, cuts and converts the operands in the same pass, so a product of bf16 numbers runs at the rate of
-// fp32 where the CPU's bf16 instructions are no faster, and loses nothing: products of bf16 numbers are exact
-// in fp32.
+// fp32 where the CPU's bf16 instructions are no faster, one of fp16 numbers always, and loses nothing:
+// products of 16-bit numbers are exact in fp32.
 //
 // The sum over depth is cut into blocks whose size depends on the depth only.
 #pragma once
@@ -34,7 +34,8 @@ class Gemm {
   static constexpr Index kMaxRows = 256;  ///< of a tile
   static constexpr Index kMaxCols = 384;
   static constexpr Index kMaxDepth = 768;  ///< of one packed block
-  /// Tiles with at most so many rows are not worth packing for: oneDNN reads the operands where they lie.
+  /// Tiles with at most so many rows are not worth packing for: oneDNN reads the operands where they
+  /// lie (but for fp16).
   static constexpr Index kThinRows = 16;
   /// Scratch bytes that oneDNN itself may use in a call.
   static constexpr std::size_t kLibraryBytes = std::size_t{256} << 10;

@@ -1,7 +1,8 @@
 // The loops of the CPU operations, on one thread: rows of vectors in registers, for the best instruction set
-// that the CPU has (Google Highway picks at run time). Pointers with a DType are fp32 or bf16; arithmetic is
-// fp32, a bf16 result is rounded once, to nearest even. A sum runs over the lanes of a few vectors and then
-// over the lanes left to right: its order depends on the length and the instruction set only.
+// that the CPU has (Google Highway picks at run time). Pointers with a DType are fp32, bf16 or fp16;
+// arithmetic is fp32, a 16-bit result is rounded once, to nearest even. A sum runs over the lanes of a few
+// vectors and then over the lanes left to right: its order depends on the length and the instruction set
+// only.
 #pragma once
 
 #include <cstdint>
@@ -58,18 +59,19 @@ void swiglu_row(const void* gate, const void* up, void* y, DType dtype, Index co
 /// y may be null.
 void swiglu_row_backward(const void* gate, const void* up, const void* dy, void* dgate, void* dup, void* y,
                          DType dtype, Index cols);
-/// Returns the loss; dlogits may be null and may start where logits start.
-float cross_entropy_row(const float* logits, Index cols, Index target, void* dlogits, DType dtype);
+/// Returns the loss; dlogits = scale * (softmax - onehot) may be null and may start where logits start.
+float cross_entropy_row(const float* logits, Index cols, Index target, void* dlogits, DType dtype,
+                        float scale);
 
 /// Of a row, or of a part of it: its maximum, and the sum of exp(x - maximum). Of nothing: -infinity and 0.
 struct SoftmaxStats {
   float maximum = 0, sum = 0;
 };
 SoftmaxStats softmax_stats(const float* logits, Index cols);
-/// dlogits = softmax - onehot by the statistics of the whole row; a target outside of the columns has no
-/// element here. dlogits may start where logits start.
+/// dlogits = scale * (softmax - onehot) by the statistics of the whole row; a target outside of the columns
+/// has no element here. dlogits may start where logits start.
 void cross_entropy_gradient(const float* logits, Index cols, Index target, SoftmaxStats stats, void* dlogits,
-                            DType dtype);
+                            DType dtype, float scale);
 
 // --- optimizer (kernels_adamw.cpp) ---
 

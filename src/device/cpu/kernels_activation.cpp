@@ -57,33 +57,18 @@ void rope_typed(T* x, const float* cosines, const float* sines, Index half, bool
 }
 
 void swiglu_any(const void* gate, const void* up, void* y, DType dtype, Index cols) {
-  if (dtype == DType::f32) {
-    swiglu_typed(static_cast<const float*>(gate), static_cast<const float*>(up), static_cast<float*>(y),
-                 cols);
-  } else {
-    swiglu_typed(static_cast<const B16*>(gate), static_cast<const B16*>(up), static_cast<B16*>(y), cols);
-  }
+  with_type(dtype, [&]<class T>() HWY_ATTR { swiglu_typed(as<T>(gate), as<T>(up), as<T>(y), cols); });
 }
 
 void swiglu_backward_any(const void* gate, const void* up, const void* dy, void* dgate, void* dup, void* y,
                          DType dtype, Index cols) {
-  if (dtype == DType::f32) {
-    swiglu_backward_typed(static_cast<const float*>(gate), static_cast<const float*>(up),
-                          static_cast<const float*>(dy), static_cast<float*>(dgate), static_cast<float*>(dup),
-                          static_cast<float*>(y), cols);
-  } else {
-    swiglu_backward_typed(static_cast<const B16*>(gate), static_cast<const B16*>(up),
-                          static_cast<const B16*>(dy), static_cast<B16*>(dgate), static_cast<B16*>(dup),
-                          static_cast<B16*>(y), cols);
-  }
+  with_type(dtype, [&]<class T>() HWY_ATTR {
+    swiglu_backward_typed(as<T>(gate), as<T>(up), as<T>(dy), as<T>(dgate), as<T>(dup), as<T>(y), cols);
+  });
 }
 
 void rope_any(void* x, DType dtype, const float* cosines, const float* sines, Index half, bool inverse) {
-  if (dtype == DType::f32) {
-    rope_typed(static_cast<float*>(x), cosines, sines, half, inverse);
-  } else {
-    rope_typed(static_cast<B16*>(x), cosines, sines, half, inverse);
-  }
+  with_type(dtype, [&]<class T>() HWY_ATTR { rope_typed(as<T>(x), cosines, sines, half, inverse); });
 }
 
 }  // namespace

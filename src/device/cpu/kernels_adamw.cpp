@@ -44,11 +44,9 @@ void update(float* master, const float* gradient, float* exp_avg, float* exp_avg
 
 void adamw_any(float* master, const float* gradient, float* exp_avg, float* exp_avg_sq, void* compute,
                DType compute_type, Index count, const AdamWStep& step) {
-  if (compute_type == DType::bf16) {
-    update(master, gradient, exp_avg, exp_avg_sq, static_cast<B16*>(compute), count, step);
-  } else {
-    update(master, gradient, exp_avg, exp_avg_sq, static_cast<float*>(compute), count, step);
-  }
+  with_type(compute_type, [&]<class T>() HWY_ATTR {
+    update(master, gradient, exp_avg, exp_avg_sq, as<T>(compute), count, step);
+  });
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 
 #include <cmath>
 
-#include "cartan/core/bfloat16.hpp"
 #include "device/cpu/exp-inl.hpp"
 #include "device/cpu/kernels.hpp"
 #include "device/cpu/simd-inl.hpp"
@@ -53,8 +52,8 @@ float sum_of_exp(const float* x, Index cols, float maximum) {
 
 /// Front to back: element i of a narrower dlogits at the same address lies at or before what was read.
 template <class T>
-void write_softmax(const float* x, Index cols, float maximum, float inv_sum, T* out) {
-  const VF shift = hn::Set(F(), maximum), scale = hn::Set(F(), inv_sum);
+void write_softmax(const float* x, Index cols, float maximum, float factor, T* out) {
+  const VF shift = hn::Set(F(), maximum), scale = hn::Set(F(), factor);
   for (Index i = 0; i < cols; i += lanes()) {
     const VF value = hn::Mul(exp_of(hn::Sub(load(x + i, cols - i), shift)), scale);
     store(value, out + i, cols - i);
@@ -68,25 +67,20 @@ SoftmaxStats stats_row(const float* logits, Index cols) {
 }
 
 void gradient_row(const float* logits, Index cols, Index target, SoftmaxStats stats, void* dlogits,
-                  DType dtype) {
+                  DType dtype, float scale) {
   const bool here = target >= 0 && target < cols;
-  // The target's element in fp32 before it is rounded: softmax - 1, without losing it in bf16.
-  const float at_target = here ? std::exp(logits[target] - stats.maximum) / stats.sum - 1.0f : 0.0f;
-  if (dtype == DType::f32) {
-    auto* out = static_cast<float*>(dlogits);
-    write_softmax(logits, cols, stats.maximum, 1.0f / stats.sum, out);
-    if (here) out[target] = at_target;
-  } else {
-    auto* out = static_cast<B16*>(dlogits);
-    write_softmax(logits, cols, stats.maximum, 1.0f / stats.sum, out);
-    if (here) out[target] = to_bfloat16(at_target).bits;
-  }
+  // The target's element in fp32 before it is rounded: softmax - 1, without losing it in 16 bits.
+  const float softmax_at_target = here ? std::exp(logits[target] - stats.maximum) / stats.sum : 0.0f;
+  with_type(dtype, [&]<class T>() HWY_ATTR {
+    write_softmax(logits, cols, stats.maximum, scale / stats.sum, as<T>(dlogits));
+    if (here) store(hn::Set(F(), scale * (softmax_at_target - 1.0f)), as<T>(dlogits) + target, 1);
+  });
 }
 
-float loss_row(const float* logits, Index cols, Index target, void* dlogits, DType dtype) {
+float loss_row(const float* logits, Index cols, Index target, void* dlogits, DType dtype, float scale) {
   const SoftmaxStats stats = stats_row(logits, cols);
   const float target_logit = logits[target];
-  if (dlogits != nullptr) gradient_row(logits, cols, target, stats, dlogits, dtype);
+  if (dlogits != nullptr) gradient_row(logits, cols, target, stats, dlogits, dtype, scale);
   return std::log(stats.sum) + (stats.maximum - target_logit);
 }
 
@@ -101,8 +95,9 @@ HWY_EXPORT(loss_row);
 HWY_EXPORT(stats_row);
 HWY_EXPORT(gradient_row);
 
-float cross_entropy_row(const float* logits, Index cols, Index target, void* dlogits, DType dtype) {
-  return HWY_DYNAMIC_DISPATCH(loss_row)(logits, cols, target, dlogits, dtype);
+float cross_entropy_row(const float* logits, Index cols, Index target, void* dlogits, DType dtype,
+                        float scale) {
+  return HWY_DYNAMIC_DISPATCH(loss_row)(logits, cols, target, dlogits, dtype, scale);
 }
 
 SoftmaxStats softmax_stats(const float* logits, Index cols) {
@@ -110,8 +105,8 @@ SoftmaxStats softmax_stats(const float* logits, Index cols) {
 }
 
 void cross_entropy_gradient(const float* logits, Index cols, Index target, SoftmaxStats stats, void* dlogits,
-                            DType dtype) {
-  HWY_DYNAMIC_DISPATCH(gradient_row)(logits, cols, target, stats, dlogits, dtype);
+                            DType dtype, float scale) {
+  HWY_DYNAMIC_DISPATCH(gradient_row)(logits, cols, target, stats, dlogits, dtype, scale);
 }
 
 }  // namespace cartan::device::cpu

@@ -21,11 +21,9 @@ void convert_elements(const In* in, Out* out, Index count) {
 }
 
 void convert_any(const void* in, DType in_type, void* out, DType out_type, Index count) {
-  if (in_type == DType::f32 && out_type == DType::bf16) {
-    convert_elements(static_cast<const float*>(in), static_cast<B16*>(out), count);
-  } else {
-    convert_elements(static_cast<const B16*>(in), static_cast<float*>(out), count);
-  }
+  with_type(in_type, [&]<class In>() HWY_ATTR {
+    with_type(out_type, [&]<class Out>() HWY_ATTR { convert_elements(as<In>(in), as<Out>(out), count); });
+  });
 }
 
 void add_floats_any(const float* left, const float* right, float* out, Index count) {
@@ -42,11 +40,7 @@ void add_row_typed(float* sum, const T* row, Index count) {
 }
 
 void add_row_any(float* sum, const void* row, DType dtype, Index count) {
-  if (dtype == DType::f32) {
-    add_row_typed(sum, static_cast<const float*>(row), count);
-  } else {
-    add_row_typed(sum, static_cast<const B16*>(row), count);
-  }
+  with_type(dtype, [&]<class T>() HWY_ATTR { add_row_typed(sum, as<T>(row), count); });
 }
 
 template <class T>
@@ -59,11 +53,7 @@ void blend_row_typed(float* sum, float keep, const T* row, float take, Index cou
 }
 
 void blend_row_any(float* sum, float keep, const void* row, float take, DType dtype, Index count) {
-  if (dtype == DType::f32) {
-    blend_row_typed(sum, keep, static_cast<const float*>(row), take, count);
-  } else {
-    blend_row_typed(sum, keep, static_cast<const B16*>(row), take, count);
-  }
+  with_type(dtype, [&]<class T>() HWY_ATTR { blend_row_typed(sum, keep, as<T>(row), take, count); });
 }
 
 template <class Part, class Out>
@@ -76,23 +66,13 @@ void sum_rows_typed(const Part* first, Index step, Index parts, const Out* resid
   }
 }
 
-template <class Part>
-void sum_rows_of(const Part* first, Index step, Index parts, const void* residual, void* out, DType out_type,
-                 Index count) {
-  if (out_type == DType::f32) {
-    sum_rows_typed(first, step, parts, static_cast<const float*>(residual), static_cast<float*>(out), count);
-  } else {
-    sum_rows_typed(first, step, parts, static_cast<const B16*>(residual), static_cast<B16*>(out), count);
-  }
-}
-
 void sum_rows_any(const void* first, Index step, Index parts, DType part_type, const void* residual,
                   void* out, DType out_type, Index count) {
-  if (part_type == DType::f32) {
-    sum_rows_of(static_cast<const float*>(first), step, parts, residual, out, out_type, count);
-  } else {
-    sum_rows_of(static_cast<const B16*>(first), step, parts, residual, out, out_type, count);
-  }
+  with_type(part_type, [&]<class Part>() HWY_ATTR {
+    with_type(out_type, [&]<class Out>() HWY_ATTR {
+      sum_rows_typed(as<Part>(first), step, parts, as<Out>(residual), as<Out>(out), count);
+    });
+  });
 }
 
 template <class T>
@@ -106,8 +86,7 @@ bool finite_typed(const T* x, Index count) {
 }
 
 bool finite_any(const void* x, DType dtype, Index count) {
-  return dtype == DType::f32 ? finite_typed(static_cast<const float*>(x), count)
-                             : finite_typed(static_cast<const B16*>(x), count);
+  return with_type(dtype, [&]<class T>() HWY_ATTR { return finite_typed(as<T>(x), count); });
 }
 
 /// Always 16 running sums, added up pairwise, so that the bits are the same for every vector length.
@@ -150,11 +129,8 @@ void store_rows(const float* tile, Index rows, Index cols, const float* bias, bo
 
 void store_tile_any(const float* tile, Index rows, Index cols, const float* bias, bool accumulate, void* y,
                     DType y_type, Index y_stride) {
-  if (y_type == DType::f32) {
-    store_rows(tile, rows, cols, bias, accumulate, static_cast<float*>(y), y_stride);
-  } else {
-    store_rows(tile, rows, cols, bias, accumulate, static_cast<B16*>(y), y_stride);
-  }
+  with_type(y_type,
+            [&]<class Y>() HWY_ATTR { store_rows(tile, rows, cols, bias, accumulate, as<Y>(y), y_stride); });
 }
 
 }  // namespace

@@ -70,29 +70,19 @@ void weight_row(float* sum, const T* x, const T* dy, float inv_rms, Index cols) 
 }
 
 float forward_any(const void* x, const void* weight, float eps, void* y, DType dtype, Index cols) {
-  return dtype == DType::f32 ? row_forward(static_cast<const float*>(x), static_cast<const float*>(weight),
-                                           eps, static_cast<float*>(y), cols)
-                             : row_forward(static_cast<const B16*>(x), static_cast<const B16*>(weight), eps,
-                                           static_cast<B16*>(y), cols);
+  return with_type(
+      dtype, [&]<class T>() HWY_ATTR { return row_forward(as<T>(x), as<T>(weight), eps, as<T>(y), cols); });
 }
 
 void backward_any(const void* x, const void* weight, float inv_rms, const void* dy, void* dx, bool accumulate,
                   DType dtype, Index cols) {
-  if (dtype == DType::f32) {
-    row_backward(static_cast<const float*>(x), static_cast<const float*>(weight), inv_rms,
-                 static_cast<const float*>(dy), static_cast<float*>(dx), accumulate, cols);
-  } else {
-    row_backward(static_cast<const B16*>(x), static_cast<const B16*>(weight), inv_rms,
-                 static_cast<const B16*>(dy), static_cast<B16*>(dx), accumulate, cols);
-  }
+  with_type(dtype, [&]<class T>() HWY_ATTR {
+    row_backward(as<T>(x), as<T>(weight), inv_rms, as<T>(dy), as<T>(dx), accumulate, cols);
+  });
 }
 
 void weight_any(float* sum, const void* x, const void* dy, float inv_rms, DType dtype, Index cols) {
-  if (dtype == DType::f32) {
-    weight_row(sum, static_cast<const float*>(x), static_cast<const float*>(dy), inv_rms, cols);
-  } else {
-    weight_row(sum, static_cast<const B16*>(x), static_cast<const B16*>(dy), inv_rms, cols);
-  }
+  with_type(dtype, [&]<class T>() HWY_ATTR { weight_row(sum, as<T>(x), as<T>(dy), inv_rms, cols); });
 }
 
 }  // namespace

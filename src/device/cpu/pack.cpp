@@ -1,4 +1,5 @@
-// Copies blocks of a matrix into the layouts that the products want, converting bf16 to fp32 on the way.
+// Copies blocks of a matrix into the layouts that the products want, converting 16-bit numbers to fp32 on the
+// way.
 //
 // Transposing: a vector takes the same four (or eight) columns of a row in each of its 128-bit blocks, one
 // row per block, by loads that broadcast; four such vectors are then transposed inside their blocks, where
@@ -25,14 +26,18 @@ void rows_typed(const T* in, Index in_stride, Index rows, Index cols, float* out
 }
 
 float as_float(float value) { return value; }
-float as_float(B16 bits) {
-  const std::uint32_t wide = static_cast<std::uint32_t>(bits) << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
+template <class T>
+float as_float(T value) {
+  return to_float(value);
 }
 
 #if HWY_TARGET != HWY_SCALAR
+/// Columns that transpose_block takes.
+template <class T>
+inline constexpr Index kBlockCols = 16 / sizeof(T);
+template <>
+inline constexpr Index kBlockCols<Float16> = 16;
+
 /// A vector of D whose block b holds the elements at p + b * stride.
 template <class D, class T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> gather_blocks(D d, const T* p, Index stride) {
@@ -60,17 +65,18 @@ HWY_INLINE void transpose_block(const float* in, Index in_stride, float* out, In
 }
 
 /// Two columns from the bits of four rows: a zero below each makes it a float.
-HWY_INLINE void store_pair(hn::Vec<hn::Repartition<B16, F>> columns, float* out, Index out_stride) {
+HWY_INLINE void store_pair(hn::Vec<hn::Repartition<std::uint16_t, F>> columns, float* out, Index out_stride) {
   const F d;
-  const hn::Repartition<B16, F> d16;
+  const hn::Repartition<std::uint16_t, F> d16;
   const auto zero = hn::Zero(d16);
   hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d16, zero, columns)), d, out);
   hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d16, zero, columns)), d, out + out_stride);
 }
 
 /// Eight columns of lanes() rows.
-HWY_INLINE void transpose_block(const B16* in, Index in_stride, float* out, Index out_stride) {
-  const hn::Repartition<B16, F> d;
+HWY_INLINE void transpose_block(const BFloat16* numbers, Index in_stride, float* out, Index out_stride) {
+  const hn::Repartition<std::uint16_t, F> d;
+  const std::uint16_t* const in = &numbers->bits;
   const auto v0 = gather_blocks(d, in, 4 * in_stride), v1 = gather_blocks(d, in + in_stride, 4 * in_stride);
   const auto v2 = gather_blocks(d, in + 2 * in_stride, 4 * in_stride);
   const auto v3 = gather_blocks(d, in + 3 * in_stride, 4 * in_stride);
@@ -81,13 +87,27 @@ HWY_INLINE void transpose_block(const B16* in, Index in_stride, float* out, Inde
   store_pair(hn::InterleaveLower(d, high02, high13), out + 4 * out_stride, out_stride);
   store_pair(hn::InterleaveUpper(d, high02, high13), out + 6 * out_stride, out_stride);
 }
+
+/// 16 columns of lanes() rows, converted first: fp16 has no shortcut like that of bf16.
+HWY_INLINE void transpose_block(const Float16* in, Index in_stride, float* out, Index out_stride) {
+  constexpr Index kCols = kBlockCols<Float16>;
+  HWY_ALIGN float block[kMaxLanes * kCols];
+  for (Index r = 0; r < lanes(); ++r) {
+    for (Index c = 0; c < kCols; c += lanes()) {
+      store_full(load_full(in + r * in_stride + c), block + r * kCols + c);
+    }
+  }
+  for (Index c = 0; c < kCols; c += kBlockCols<float>) {
+    transpose_block(block + c, kCols, out + c * out_stride, out_stride);
+  }
+}
 #endif
 
 template <class T>
 void transposed_typed(const T* in, Index in_stride, Index rows, Index cols, float* out, Index out_stride) {
   Index whole_rows = 0, whole_cols = 0;
 #if HWY_TARGET != HWY_SCALAR
-  constexpr Index kCols = 16 / sizeof(T);
+  constexpr Index kCols = kBlockCols<T>;
   whole_rows = rows / lanes() * lanes();
   whole_cols = cols / kCols * kCols;
   for (Index r = 0; r < whole_rows; r += lanes()) {
@@ -105,20 +125,14 @@ void transposed_typed(const T* in, Index in_stride, Index rows, Index cols, floa
 
 void rows_any(const void* in, DType dtype, Index in_stride, Index rows, Index cols, float* out,
               Index out_stride) {
-  if (dtype == DType::f32) {
-    rows_typed(static_cast<const float*>(in), in_stride, rows, cols, out, out_stride);
-  } else {
-    rows_typed(static_cast<const B16*>(in), in_stride, rows, cols, out, out_stride);
-  }
+  with_type(dtype,
+            [&]<class T>() HWY_ATTR { rows_typed(as<T>(in), in_stride, rows, cols, out, out_stride); });
 }
 
 void transposed_any(const void* in, DType dtype, Index in_stride, Index rows, Index cols, float* out,
                     Index out_stride) {
-  if (dtype == DType::f32) {
-    transposed_typed(static_cast<const float*>(in), in_stride, rows, cols, out, out_stride);
-  } else {
-    transposed_typed(static_cast<const B16*>(in), in_stride, rows, cols, out, out_stride);
-  }
+  with_type(dtype,
+            [&]<class T>() HWY_ATTR { transposed_typed(as<T>(in), in_stride, rows, cols, out, out_stride); });
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ class SimOps : public Ops {
     check::swiglu_backward(gate_up, dy, dgate_up, y);
   }
   void cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
-                     Matrix dlogits, Stream&) override {
+                     Matrix dlogits, float, Stream&) override {
     check::cross_entropy(logits, targets, row_loss, dlogits);
   }
   void cross_entropy_stats(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
@@ -102,7 +102,7 @@ class SimOps : public Ops {
   }
   void cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                             ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
-                            Vector row_loss, Matrix dlogits, Stream&) override {
+                            Vector row_loss, Matrix dlogits, float, Stream&) override {
     check::cross_entropy_finish(logits, targets, first, row_max, row_sum, target_logit, row_loss, dlogits);
   }
   void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
