@@ -283,7 +283,29 @@ std::vector<Option> precision_options(train::PrecisionConfig& precision) {
       {.key = "precision.compute",
        .target = &precision.compute,
        .help = "parameters and activations in forward and backward",
-       .words = {"fp32", "bf16"}},
+       .words = {"fp32", "bf16", "fp16"}},
+      {.key = "precision.loss-scale",
+       .target = &precision.loss_scale,
+       .help = "fp16: what the loss is multiplied by, so that small gradients do not vanish; 0: found and "
+               "adapted while training",
+       .range = between(0, 0x1p100)},
+      {.key = "precision.loss-scale-power",
+       .target = &precision.loss_scale_power,
+       .help = "the first adapted scale is 2 to this power",
+       .range = between(0, 100)},
+      {.key = "precision.loss-scale-window",
+       .target = &precision.loss_scale_window,
+       .help = "steps without overflow before the scale doubles",
+       .unit = "steps",
+       .range = between(1, 1e12)},
+      {.key = "precision.loss-scale-hysteresis",
+       .target = &precision.loss_scale_hysteresis,
+       .help = "overflows until the scale halves; 1: each one halves it",
+       .range = between(1, 1 << 16)},
+      {.key = "precision.loss-scale-min",
+       .target = &precision.loss_scale_min,
+       .help = "the scale never falls below; an overflow there ends the run",
+       .range = {.low = 0, .high = 0x1p100, .open_low = true}},
   };
 }
 
@@ -382,19 +404,17 @@ std::vector<Option> config_options(train::Config& config) {
 }
 
 std::optional<std::string> later_key(std::string_view key) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 9> later{{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> later{{
       {"model.from", "import of models"},
       {"zero.offload", "offload to the host"},
       {"precision.reduce", "choice of the reduction's type (it is fp32)"},
-      {"precision.loss-scale", "fp16 and no loss scaling"},
       {"lora.", "LoRA"},
       {"checkpoint.local-dir", "node-local checkpoints"},
       {"hook.", "gradient compression"},
       {"watch.", "watchdog"},
   }};
   for (const auto& [begin, what] : later) {
-    const bool is_section_or_family = begin.ends_with('.') || begin == "precision.loss-scale";
-    if (is_section_or_family ? key.starts_with(begin) : key == begin)
+    if (begin.ends_with('.') ? key.starts_with(begin) : key == begin)
       return "this version of cartan has no " + std::string(what);
   }
   return std::nullopt;

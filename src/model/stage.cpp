@@ -165,7 +165,7 @@ ArenaMatrix Stage::backward(Flight& flight, UnitSource& units, ArenaMatrix d_out
     const std::vector<float*> slots = s.head_slots(head.unit().matrix_gradient);
     flight.row_loss = s.work.arena.vector(DType::f32, batch.shape.tokens());
     dx = s.head.loss_and_gradients(batch, flight.output, head.norm(), head.matrix(), flight.row_loss,
-                                   gradient, {slots, 0, gradient.plan}, s.work);
+                                   flight.loss_scale, gradient, {slots, 0, gradient.plan}, s.work);
   }
   if (s.has_head) {
     unit_done(s.unit_count() - 1);

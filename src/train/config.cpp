@@ -59,8 +59,10 @@ void check_run(const Config& config, Problems& problems) {
     else
       problems.add("run.device = {}: use cpu", run.device);
   }
-  if (config.precision.compute != "fp32" && config.precision.compute != "bf16")
-    problems.add("precision.compute = {}: use fp32 or bf16", config.precision.compute);
+  const std::string& compute = config.precision.compute;
+  if (compute != "fp32" && compute != "bf16" && compute != "fp16")
+    problems.add("precision.compute = {}: use fp32, bf16 or fp16", compute);
+  optim::check(config.precision.scaling(), problems);
   const std::string& policy = config.recompute.policy;
   if (policy != "none" && policy != "mlp" && policy != "attention" && policy != "block")
     problems.add("recompute.policy = {}: use none, mlp, attention or block", policy);
@@ -140,6 +142,15 @@ void check_pipeline(const Config& config, bool has_batch, Problems& problems) {
 }
 
 }  // namespace
+
+optim::LossScaleConfig PrecisionConfig::scaling() const {
+  return {.enabled = compute == "fp16",
+          .fixed = loss_scale,
+          .initial_power = loss_scale_power,
+          .window = loss_scale_window,
+          .hysteresis = loss_scale_hysteresis,
+          .minimum = loss_scale_min};
+}
 
 Index micro_batches(const Config& config) {
   return config.batch.global / (config.batch.micro * config.mesh.dp);

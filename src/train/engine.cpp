@@ -38,7 +38,7 @@ std::vector<model::StageRange> ranges_of(const Config& config, const pipeline::S
 
 bool updates_are_fused(const Config& config, Index micro_batches) {
   return config.optim.fused == "auto" && config.optim.clip <= 0 && micro_batches == 1 &&
-         config.mesh.size() == 1;
+         config.mesh.size() == 1 && !config.precision.scaling().enabled;
 }
 
 shard::GradientLife gradient_life(bool fused, const shard::ShardPlace& place) {
@@ -72,6 +72,7 @@ struct Engine::State {
              device, {&plane, shard_group ? shard_group.get() : &plane, &communication_stream()}),
         runner(config, share, ranges, schedule, flat, device, mesh, *arena, overlap),
         optimizer(config.optim, flat),
+        scaler(config.precision.scaling()),
         reducer(flat, plane, replicas.get(),
                 {config.batch.global, config.mesh.cp,
                  static_cast<Index>(config.zero.bucket_mb * (1 << 20) / static_cast<double>(sizeof(float)))},
@@ -87,6 +88,13 @@ struct Engine::State {
   }
 
   device::Stream& communication_stream() { return communication ? *communication : device.compute_stream(); }
+  bool scales_loss() const { return config.precision.scaling().enabled; }
+  /// The scaler's scale is that of a mean over tokens, as elsewhere; the loss here is a sum. A power of two
+  /// near the number of tokens keeps the scaling exact.
+  double loss_scale() const {
+    const auto tokens = static_cast<double>(config.batch.global * config.data.seq);
+    return scales_loss() ? scaler.scale() / std::exp2(std::floor(std::log2(tokens))) : 1.0;
+  }
   const FoldPlan* embedding_plan() const { return fused && layout.tied_gradient() ? &tied_plan : nullptr; }
 
   /// Adds the row losses of a micro-batch. Ranks of tensor parallelism have the same ones.
@@ -168,7 +176,7 @@ struct Engine::State {
       for (auto* array : {&batch.tokens, &batch.targets, &batch.document_start, &batch.positions})
         array->assign(narrow<std::size_t>(batch.sequences * batch.seq), 0);
     };
-    runner.train(fake, {}, embedding_plan());
+    runner.train(fake, {}, embedding_plan(), 1.0f);
     m = 0;
     runner.evaluate(fake, {[](const data::Batch&, Index, const model::Flight&) {}, {}});
   }
@@ -189,6 +197,7 @@ struct Engine::State {
   shard::FlatState flat;
   StageRunner runner;
   optim::AdamW optimizer;
+  optim::LossScaler scaler;
   shard::GradientReducer reducer;
   shard::SharedGradients shared;
   std::vector<float> host_losses;
@@ -233,6 +242,7 @@ Engine::~Engine() = default;
 shard::FlatState& Engine::state() { return state_->flat; }
 const shard::FlatLayout& Engine::layout() const { return state_->layout; }
 const data::LeafShare& Engine::share() const { return state_->share.leaves(); }
+optim::LossScaler& Engine::loss_scaler() { return state_->scaler; }
 
 StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   State& s = *state_;
@@ -242,7 +252,7 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   RunnerHooks hooks;
   hooks.losses = [&](const data::Batch& host, Index first_leaf, const model::Flight& flight) {
     s.collect_losses(host, first_leaf, flight);
-    if (s.nonfinite_leaf)
+    if (s.nonfinite_leaf && !s.scales_loss())
       throw NumericError(
           "step {}: the loss of sequence {} of the global batch is not finite; first tensor: {}. The last "
           "checkpoint is intact; try a lower optim.lr or a longer schedule.warmup",
@@ -260,7 +270,8 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
       s.reducer.unit_ready(unit, s.share.together(micro_batch), last);
     }
   };
-  const RunnerTimes times = s.runner.train(next, hooks, s.embedding_plan());
+  const double loss_scale = s.loss_scale();
+  const RunnerTimes times = s.runner.train(next, hooks, s.embedding_plan(), static_cast<float>(loss_scale));
   result.times.data = times.data;
   result.times.compute = times.compute - times.wait;
   result.times.pipeline = times.wait;
@@ -275,14 +286,19 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   const LossSum sum = s.total(squares);
   result.loss = sum.mean();
   result.targets = sum.targets;
-  const double scale = 1.0 / static_cast<double>(sum.targets);
+  const double scale = 1.0 / (static_cast<double>(sum.targets) * loss_scale);
   result.grad_norm = scale * std::sqrt(squares.value());
-  if (!std::isfinite(result.grad_norm))
+  result.loss_scale = s.scaler.scale();
+  result.applied = std::isfinite(result.grad_norm);
+  if (s.scales_loss()) {
+    result.applied = s.scaler.update(!result.applied);
+  } else if (!result.applied) {
     throw NumericError(
         "step {}: the gradient norm is not finite; first tensor: gradient of {}. The last checkpoint is "
         "intact; try a lower optim.lr or a longer schedule.warmup",
         update, s.first_nonfinite_gradient());
-  if (!s.fused) {
+  }
+  if (!s.fused && result.applied) {
     for (std::size_t unit = 0; unit < s.layout.units().size(); ++unit) {
       s.optimizer.update_unit(unit, update, lr, scale * s.optimizer.clip_factor(result.grad_norm));
       s.flat.publish(unit);

@@ -65,9 +65,16 @@ void read_part(const store::CheckpointReader& reader, const std::string& name,
 
 Json to_json(const RunState& state, const model::ModelConfig& model, Index tree_leaves,
              const std::string& config_ini) {
-  return Json{{"step", state.step},  {"samples", state.samples},   {"tokens", state.tokens},
-              {"loss", state.loss},  {"tree_leaves", tree_leaves}, {"model", model::to_json(model)},
-              {"config", config_ini}};
+  Json json{{"step", state.step},  {"samples", state.samples},   {"tokens", state.tokens},
+            {"loss", state.loss},  {"tree_leaves", tree_leaves}, {"model", model::to_json(model)},
+            {"config", config_ini}};
+  if (state.loss_scale)
+    json["loss_scale"] = {{"scale", state.loss_scale->scale},
+                          {"good_steps", state.loss_scale->good_steps},
+                          {"hysteresis_left", state.loss_scale->hysteresis_left},
+                          {"skipped", state.loss_scale->skipped},
+                          {"skipped_steps", state.skipped}};
+  return json;
 }
 
 RunState run_state_from_json(const Json& json, const std::string& where) {
@@ -77,6 +84,15 @@ RunState run_state_from_json(const Json& json, const std::string& where) {
     json.at("samples").get_to(state.samples);
     json.at("tokens").get_to(state.tokens);
     json.at("loss").get_to(state.loss);
+    if (json.contains("loss_scale")) {
+      const Json& scale = json.at("loss_scale");
+      optim::LossScaleState& to = state.loss_scale.emplace();
+      scale.at("scale").get_to(to.scale);
+      scale.at("good_steps").get_to(to.good_steps);
+      scale.at("hysteresis_left").get_to(to.hysteresis_left);
+      scale.at("skipped").get_to(to.skipped);
+      scale.at("skipped_steps").get_to(state.skipped);
+    }
   } catch (const nlohmann::json::exception& error) {
     throw DataError("{}: the state is incomplete: {}", where, error.what());
   }

@@ -130,6 +130,7 @@ void StageRunner::run_backward(const pipeline::Action& action, const pipeline::R
   const Key key{action.chunk, action.micro_batch};
   const auto chunk = narrow<std::size_t>(action.chunk);
   InFlight& one = in_flight_.at(key);
+  one.flight.loss_scale = loss_scale_;
   model::Stage& stage = stages_[chunk];
   const HostBatch& host = batches_.at(key.micro_batch);
   device::ArenaMatrix d_output;
@@ -162,8 +163,9 @@ void StageRunner::run_backward(const pipeline::Action& action, const pipeline::R
 }
 
 RunnerTimes StageRunner::train(const NextBatch& next, const RunnerHooks& hooks,
-                               const FoldPlan* embedding_plan) {
+                               const FoldPlan* embedding_plan, float loss_scale) {
   times_ = {};
+  loss_scale_ = loss_scale;
   loaded_ = 0;
   expected_activations_.clear();
   expected_gradients_.clear();

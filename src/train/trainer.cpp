@@ -93,6 +93,8 @@ void Run::resume() {
     state_ = saved_ = run_state_from_json(reader.state(), found->path.string());
   });
   engine_.state().refresh_compute();
+  if (state_.loss_scale && config_.precision.scaling().enabled)
+    engine_.loss_scaler().restore(*state_.loss_scale);
 }
 
 void Run::banner() {
@@ -188,13 +190,16 @@ Request Run::request() {
 void Run::step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progress) {
   const auto begin = Clock::now();
   const double comm_before = mesh_.data_plane().seconds();
-  const double lr = optim::learning_rate(config_.schedule, config_.optim.lr, state_.step, config_.run.steps);
+  const double lr =
+      optim::learning_rate(config_.schedule, config_.optim.lr, state_.updates(), config_.run.steps);
   const StepResult result = engine_.train_step(
-      state_.step + 1, lr, [&](data::MicroBatch& micro) { CARTAN_ASSERT(loader.next(micro)); });
+      state_.updates() + 1, lr, [&](data::MicroBatch& micro) { CARTAN_ASSERT(loader.next(micro)); });
   state_.step += 1;
   state_.samples += config_.batch.global;
   state_.tokens += result.targets;
-  state_.loss = result.loss;
+  if (std::isfinite(result.loss)) state_.loss = result.loss;
+  if (!result.applied) ++state_.skipped;
+  if (config_.precision.scaling().enabled) state_.loss_scale = engine_.loss_scaler().state();
   const double seconds = seconds_since(begin);
   phase_seconds_[0] += result.times.data;
   phase_seconds_[1] += result.times.compute;
@@ -225,6 +230,13 @@ void Run::step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progre
             {"mfu", report.mfu},
             {"comm_s", mesh_.data_plane().seconds() - comm_before},
             {"memory_peak", report.memory_peak}};
+  if (config_.precision.scaling().enabled) {
+    line["loss_scale"] = result.loss_scale;
+    line["skipped"] = !result.applied;
+    if (!result.applied)
+      progress.say(fmt::format("step {} | a gradient overflowed at loss scale {}: no update", state_.step,
+                               result.loss_scale));
+  }
   if (valid) {
     line["valid_loss"] = *valid;
     progress.say(fmt::format("step {} | validation loss {:.5f} | perplexity {:.3f}", state_.step, *valid,

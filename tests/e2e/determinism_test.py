@@ -37,6 +37,17 @@ class Determinism(harness.Case):
         variants["stage2-messages"] = (3, {"zero.stage": 2, "batch.micro": 2}, {"CARTAN_COMM": "messages"})
         self.compare({}, variants)
 
+    def test_pipelines_give_the_same_bits(self):
+        common = {"batch.micro": 1, "model.layers": 4, "model.tied": "true"}
+        variants = {
+            "1f1b": (2, {"mesh.pp": 2}),
+            "gpipe": (4, {"mesh.pp": 4, "pipeline.schedule": "gpipe"}),
+            "zero-bubble": (4, {"mesh.pp": 2, "pipeline.schedule": "zero-bubble", "zero.stage": 3}),
+            "interleaved": (2, {"mesh.pp": 2, "pipeline.schedule": "interleaved", "pipeline.chunks": 2}),
+            "recompute": (2, {"mesh.pp": 2, "recompute.policy": "block", "pipeline.cut": "1,3"}),
+        }
+        self.compare({}, variants, common)
+
     def test_any_number_of_threads_gives_the_same_bits(self):
         variants = {f"threads{t}": (0, {"run.threads": t}) for t in (2, 3)}
         variants["threads3-ranks2"] = (2, {"run.threads": 3})

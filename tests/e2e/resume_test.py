@@ -18,6 +18,33 @@ class Resume(harness.Case):
             self.train("parts", {"run.steps": steps, "batch.micro": 1, **zero}, ranks=ranks)
         self.assert_same_run("whole", "parts")
 
+    def test_fp16_goes_on_with_its_loss_scale(self):
+        fp16 = {"precision.compute": "fp16", "precision.loss-scale-power": 30, "precision.loss-scale-hysteresis": 1}
+        self.train("whole", {"run.steps": 14, **fp16})
+        self.train("parts", {"run.steps": 5, **fp16}, ranks=2)
+        self.train("parts", {"run.steps": 14, **fp16}, ranks=3)
+        self.assert_same_run("whole", "parts")
+        skipped = [line["skipped"] for line in self.metrics("whole")]
+        self.assertTrue(skipped[0] and not skipped[-1], skipped)
+        self.assertEqual([line["loss_scale"] for line in self.metrics("parts")], [line["loss_scale"] for line in self.metrics("whole")])
+
+    def test_other_meshes_go_on(self):
+        common = {"batch.micro": 1, "data.seq": 32, "model.layers": 4, "model.heads": 4, "model.kv-heads": 2, "optim.lr": 1e-3}
+        meshes = (
+            (4, {"mesh.tp": 2, "mesh.pp": 2}),
+            (2, {"mesh.cp": 2, "zero.stage": 3}),
+            (4, {"mesh.tp": 4, "zero.stage": 1}),
+            (6, {"mesh.pp": 3, "pipeline.schedule": "zero-bubble", "zero.stage": 2}),
+            (0, {}),
+        )
+        self.train("whole", {"run.steps": 10, **common})
+        for turn, (ranks, mesh) in enumerate(meshes):
+            self.train("parts", {"run.steps": 2 * turn + 2, **common, **mesh}, ranks=ranks)
+        for one, two in zip(self.metrics("whole"), self.metrics("parts"), strict=True):
+            self.assertEqual(one["step"], two["step"])
+            self.assertLess(abs(float(one["loss"]) / float(two["loss"]) - 1), 1e-5, (one, two))
+            self.assertLess(abs(float(one["grad_norm"]) / float(two["grad_norm"]) - 1), 1e-4, (one, two))
+
     def test_bf16_goes_on_with_the_same_bits(self):
         bf16 = {"precision.compute": "bf16"}
         self.train("whole", {"run.steps": 5, **bf16})

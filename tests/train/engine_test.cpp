@@ -245,6 +245,43 @@ INSTANTIATE_TEST_SUITE_P(Models, EngineBits,
                                   std::get<1>(test.param);
                          });
 
+TEST(EngineFp16, FollowsFp32AndSkipsWhatOverflows) {
+  comm::Session& session = testing::session();
+  comm::Mesh mesh(session, comm::MeshShape{1, session.world_size(), 1, 1});
+  Config config = odd_config(true);
+  if (kGlobal % session.world_size() != 0) GTEST_SKIP() << "the batch does not divide";
+  const Outcome exact = run(config, 1, 1.0, 1, mesh, session.thread_multiple());
+  config.precision.compute = "fp16";
+  const Outcome half = run(config, 1, 1.0, 1, mesh, session.thread_multiple());
+  expect_near(half, exact, "fp16", "fp16");
+
+  // A scale at which gradients overflow is halved until they do not; nothing is updated meanwhile.
+  config.precision.loss_scale_power = 40;
+  config.precision.loss_scale_hysteresis = 1;
+  config.batch.micro = 1;
+  config.mesh = mesh.shape();
+  const auto device = device::make_device(device::DeviceKind::cpu, {1});
+  Engine engine(config, *device, mesh, session.thread_multiple());
+  engine.state().initialise(config.model, 7);
+  const auto start = testing::master_values(engine.state());
+  double scale = std::exp2(41);
+  int skipped = 0;
+  for (bool applied = false; !applied; ++skipped) {
+    EXPECT_TRUE(testing::master_values(engine.state()) == start);
+    Index next = 0;
+    const StepResult result = engine.train_step(1, 1e-2, [&](data::MicroBatch& batch) {
+      const LeafRange leaves = engine.share().of(next++);
+      batch = make_batch(0, leaves.begin, leaves.end - leaves.begin);
+    });
+    EXPECT_EQ(result.loss_scale, scale / 2);
+    scale = result.loss_scale;
+    applied = result.applied;
+    ASSERT_LT(skipped, 40);
+  }
+  EXPECT_GT(skipped, 3);
+  EXPECT_FALSE(testing::master_values(engine.state()) == start);
+}
+
 TEST(Engine, FusedUpdatesAndRecomputationSaveMemory) {
   Config config = odd_config(true);
   config.batch.micro = kGlobal;

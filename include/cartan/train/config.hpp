@@ -10,6 +10,7 @@
 #include "cartan/data/config.hpp"
 #include "cartan/model/config.hpp"
 #include "cartan/optim/config.hpp"
+#include "cartan/optim/loss_scaler.hpp"
 
 namespace cartan::train {
 
@@ -33,7 +34,16 @@ struct BatchConfig {
 };
 
 struct PrecisionConfig {
-  std::string compute = "fp32";  ///< fp32 | bf16: parameters and activations in forward and backward
+  std::string compute = "fp32";  ///< fp32 | bf16 | fp16: parameters and activations in forward and backward
+  // Of fp16, which multiplies the loss by a scale; with the other types they have no effect.
+  double loss_scale = 0;           ///< for good; 0: dynamic, and the keys below count
+  int loss_scale_power = 16;       ///< the first scale is 2 to this power
+  Index loss_scale_window = 1000;  ///< good steps before the scale doubles
+  int loss_scale_hysteresis = 2;   ///< overflows until the scale halves
+  double loss_scale_min = 1;       ///< the scale never falls below
+
+  /// What the scaler is made with.
+  optim::LossScaleConfig scaling() const;
 };
 
 /// What the backward pass computes again instead of keeping it.

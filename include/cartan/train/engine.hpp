@@ -12,6 +12,7 @@
 #include "cartan/device/arena.hpp"
 #include "cartan/device/device.hpp"
 #include "cartan/optim/adamw.hpp"
+#include "cartan/optim/loss_scaler.hpp"
 #include "cartan/pipeline/schedule.hpp"
 #include "cartan/shard/gradient_reducer.hpp"
 #include "cartan/train/config.hpp"
@@ -34,6 +35,8 @@ struct StepResult {
   double loss = 0;       ///< mean over all target tokens of the global batch, before the update
   double grad_norm = 0;  ///< before clipping
   Index targets = 0;     ///< tokens with a loss
+  double loss_scale = 1;
+  bool applied = true;  ///< false: a gradient overflowed in fp16, and nothing was updated
   StepTimes times;
 };
 
@@ -55,9 +58,12 @@ class Engine {
   const shard::FlatLayout& layout() const;
   /// This rank's sequences of each global batch.
   const data::LeafShare& share() const;
+  /// Its state belongs to a checkpoint.
+  optim::LossScaler& loss_scaler();
 
   /// Update number `update` (1-based) at rate `lr`. Throws NumericError that names step and first tensor
-  /// where the loss or a gradient is not finite. Collective.
+  /// where the loss or a gradient is not finite; in fp16 the update is then left out and the loss scale
+  /// falls. Collective.
   StepResult train_step(Index update, double lr, const NextBatch& next);
   /// Summed loss of one global batch, without gradients. Collective.
   LossSum evaluate(const NextBatch& next);

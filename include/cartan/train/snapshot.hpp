@@ -7,6 +7,7 @@
 
 #include "cartan/comm/communicator.hpp"
 #include "cartan/model/config.hpp"
+#include "cartan/optim/loss_scaler.hpp"
 #include "cartan/shard/flat_state.hpp"
 #include "cartan/store/checkpoint.hpp"
 
@@ -14,10 +15,13 @@ namespace cartan::train {
 
 /// Where a run stands; what /state of a checkpoint holds beside the configuration.
 struct RunState {
-  Index step = 0;     ///< updates done
-  Index samples = 0;  ///< sequences taken from the training data
-  Index tokens = 0;   ///< target tokens trained on
-  double loss = 0;    ///< of the last step
+  Index step = 0;                                   ///< updates done
+  Index samples = 0;                                ///< sequences taken from the training data
+  Index tokens = 0;                                 ///< target tokens trained on
+  double loss = 0;                                  ///< of the last step
+  Index skipped = 0;                                ///< steps without an update, in fp16
+  std::optional<optim::LossScaleState> loss_scale;  ///< in fp16
+  Index updates() const { return step - skipped; }
 };
 
 Json to_json(const RunState& state, const model::ModelConfig& model, Index tree_leaves,
