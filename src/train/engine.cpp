@@ -242,6 +242,7 @@ Engine::~Engine() = default;
 shard::FlatState& Engine::state() { return state_->flat; }
 const shard::FlatLayout& Engine::layout() const { return state_->layout; }
 const data::LeafShare& Engine::share() const { return state_->share.leaves(); }
+const pipeline::Schedule& Engine::schedule() const { return state_->schedule; }
 optim::LossScaler& Engine::loss_scaler() { return state_->scaler; }
 
 StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {

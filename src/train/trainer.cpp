@@ -15,6 +15,7 @@
 #include "cartan/core/version.hpp"
 #include "cartan/data/config.hpp"
 #include "cartan/optim/schedule.hpp"
+#include "cartan/pipeline/simulate.hpp"
 #include "cartan/train/engine.hpp"
 #include "cartan/train/snapshot.hpp"
 #include "train/metrics.hpp"
@@ -51,6 +52,8 @@ class Run {
   void save();
   void settle_save();
   Request request();
+  /// Of the data plane and the layers' collectives so far.
+  double communication_seconds();
   void summary();
 
   const Config& config_;
@@ -181,6 +184,11 @@ void Run::settle_save() {
   phase_seconds_[5] += seconds_since(begin);
 }
 
+double Run::communication_seconds() {
+  return mesh_.data_plane().seconds() + mesh_.axis(comm::Axis::tp).seconds() +
+         mesh_.axis(comm::Axis::cp).seconds();
+}
+
 Request Run::request() {
   Request mine = signals_.caught() != 0 ? Request::stop : Request::none;
   if (speaks()) mine = std::max(mine, serve_switch_files(dir_));
@@ -189,7 +197,7 @@ Request Run::request() {
 
 void Run::step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progress) {
   const auto begin = Clock::now();
-  const double comm_before = mesh_.data_plane().seconds();
+  const double comm_before = communication_seconds();
   const double lr =
       optim::learning_rate(config_.schedule, config_.optim.lr, state_.updates(), config_.run.steps);
   const StepResult result = engine_.train_step(
@@ -228,7 +236,7 @@ void Run::step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progre
             {"tokens_per_s", report.tokens_per_s},
             {"step_s", seconds},
             {"mfu", report.mfu},
-            {"comm_s", mesh_.data_plane().seconds() - comm_before},
+            {"comm_s", communication_seconds() - comm_before + result.times.pipeline},
             {"memory_peak", report.memory_peak}};
   if (config_.precision.scaling().enabled) {
     line["loss_scale"] = result.loss_scale;
@@ -262,6 +270,16 @@ void Run::summary() {
     }
     log::info("train", "{:<22} {:>9.2f} {:>9.2f} {:>9.2f}", names[p], low, sum / session_.world_size(), high);
   }
+  if (config_.mesh.pp == 1) return;
+  double compute = 0, waiting = 0;
+  for (std::size_t i = 0; i < all.size(); i += names.size()) {
+    compute += all[i + 1];
+    waiting += all[i + 2];
+  }
+  log::info("train",
+            "pipeline: stages stood idle for {:.1f} % of the passes; the schedule {} alone costs {:.1f} %",
+            100 * waiting / (compute + waiting), engine_.schedule().name,
+            100 * pipeline::simulate(engine_.schedule(), {}).idle_share);
 }
 
 ExitCode Run::execute() {

@@ -72,6 +72,7 @@ Outcome run(Config config, Index micro, double bucket_mb, int threads, comm::Mes
   config.batch.micro = micro;
   config.zero.bucket_mb = bucket_mb;
   config.mesh = mesh.shape();
+  config.run.threads = threads;
   const auto device = device::make_device(device::DeviceKind::cpu, {threads});
   Engine engine(config, *device, mesh, overlap);
   engine.state().initialise(config.model, 7);
@@ -84,6 +85,8 @@ Outcome run(Config config, Index micro, double bucket_mb, int threads, comm::Mes
     });
     outcome.numbers.insert(outcome.numbers.end(), {result.loss, result.grad_norm});
   }
+  EXPECT_EQ(predict_memory(config, mesh.world().rank()).bytes, device->ledger().peak().bytes)
+      << "predicted memory of " << comm::to_string(config.mesh) << ", ZeRO " << config.zero.stage;
   outcome.parameters = testing::gather_tensors(
       config.model, testing::master_values(engine.state(), &mesh.world()), mesh.world());
   return outcome;

@@ -33,11 +33,12 @@ class Head {
   /// row_loss [T], on every rank of the group, of the rows x [R, D]. norm_weight [D], matrix [V, D].
   void loss(const BatchView& batch, device::ConstMatrix x, device::ConstVector norm_weight,
             device::ConstMatrix matrix, device::Vector row_loss, const Workplace& work) const;
-  /// As loss, and returns `scale` times the gradient of the summed loss [R, D]; folds the gradients of norm weight and
-  /// matrix. d_matrix.slots has as many entries as head_slots_needed says.
+  /// As loss, and returns `scale` times the gradient of the summed loss [R, D]; folds the gradients of norm
+  /// weight and matrix. d_matrix.slots has as many entries as head_slots_needed says.
   device::ArenaMatrix loss_and_gradients(const BatchView& batch, device::ConstMatrix x,
                                          device::ConstVector norm_weight, device::ConstMatrix matrix,
-                                         device::Vector row_loss, float scale, const device::GradientView& d_norm_weight,
+                                         device::Vector row_loss, float scale,
+                                         const device::GradientView& d_norm_weight,
                                          const device::GradientView& d_matrix, const Workplace& work) const;
 
  private:

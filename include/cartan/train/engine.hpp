@@ -58,6 +58,7 @@ class Engine {
   const shard::FlatLayout& layout() const;
   /// This rank's sequences of each global batch.
   const data::LeafShare& share() const;
+  const pipeline::Schedule& schedule() const;
   /// Its state belongs to a checkpoint.
   optim::LossScaler& loss_scaler();
 
