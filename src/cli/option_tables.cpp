@@ -223,6 +223,17 @@ std::vector<Option> zero_options(train::ZeroConfig& zero) {
        .help = "ranks that share one set of what is sharded; such groups replicate it. 0: all of dp x cp",
        .unit = "ranks",
        .range = between(0, kLargestCount)},
+      {.key = "zero.offload",
+       .target = &zero.offload,
+       .help = "what lies outside of the device's memory: master parameters and moments; all: and parameters "
+               "that only "
+               "this rank reads. On the cpu it lies in files",
+       .words = {"none", "states", "all"}},
+      {.key = "zero.offload-dir",
+       .target = &zero.offload_dir,
+       .help = "folder for these files, best on a disk of the node; nothing: $TMPDIR, or run.dir",
+       .value_name = "PATH",
+       .may_be_empty = true},
       {.key = "zero.prefetch",
        .target = &zero.prefetch,
        .help = "stage 3: units, beside the embedding, whose parameters are whole at a time",
@@ -404,9 +415,8 @@ std::vector<Option> config_options(train::Config& config) {
 }
 
 std::optional<std::string> later_key(std::string_view key) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> later{{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 6> later{{
       {"model.from", "import of models"},
-      {"zero.offload", "offload to the host"},
       {"precision.reduce", "choice of the reduction's type (it is fp32)"},
       {"lora.", "LoRA"},
       {"checkpoint.local-dir", "node-local checkpoints"},

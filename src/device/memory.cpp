@@ -28,11 +28,15 @@ std::string_view name_of(MemoryKind kind) {
       return "communication";
     case MemoryKind::io:
       return "io";
+    case MemoryKind::offloaded:
+      return "offloaded";
   }
   throw InternalError("memory kind {} has no name", static_cast<int>(kind));
 }
 
-std::size_t MemoryUsage::total() const { return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}); }
+std::size_t MemoryUsage::total() const {
+  return std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}) - of(MemoryKind::offloaded);
+}
 
 void MemoryLedger::add(MemoryKind kind, std::size_t bytes) {
   const std::lock_guard lock(mutex_);

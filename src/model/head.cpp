@@ -127,8 +127,7 @@ void Head::cross_entropy(ConstMatrix z, std::span<const std::int32_t> targets, V
   const device::ArenaMatrix all = work.arena.matrix(DType::f32, 3, z.rows);
   const auto whole = [&](Index which) { return Vector{all.row_block(which, 1).data, DType::f32, z.rows}; };
   ops.cross_entropy_combine(stacked, ranks, whole(0), whole(1), whole(2), stream);
-  ops.cross_entropy_finish(z, targets, first_, whole(0), whole(1), whole(2), row_loss, dz, scale,
-                           stream);
+  ops.cross_entropy_finish(z, targets, first_, whole(0), whole(1), whole(2), row_loss, dz, scale, stream);
 }
 
 void Head::loss(const BatchView& batch, ConstMatrix x, ConstVector norm_weight, ConstMatrix matrix,
@@ -148,9 +147,9 @@ void Head::loss(const BatchView& batch, ConstMatrix x, ConstVector norm_weight, 
 }
 
 device::ArenaMatrix Head::loss_and_gradients(const BatchView& batch, ConstMatrix x, ConstVector norm_weight,
-                                             ConstMatrix matrix, Vector row_loss,
-                                             float scale, const GradientView& d_norm_weight,
-                                             const GradientView& d_matrix, const Workplace& work) const {
+                                             ConstMatrix matrix, Vector row_loss, float scale,
+                                             const GradientView& d_norm_weight, const GradientView& d_matrix,
+                                             const Workplace& work) const {
   device::Ops& ops = work.ops();
   device::Stream& stream = work.stream();
   const device::ArenaVector inv_rms = work.arena.vector(DType::f32, x.rows);

@@ -34,6 +34,10 @@ FlatState::FlatState(const FlatLayout& layout, const FlatStateOptions& options, 
     return groups.shard->allocate_exchange(device, round_up(bytes_of(dtype, elements), sizeof(float)), kind,
                                            label);
   };
+  const auto own = [&](DType dtype, Index elements, MemoryKind kind, const char* label, bool offloaded) {
+    return offloaded ? device.allocate_offloaded(bytes_of(dtype, elements), label)
+                     : device.allocate(bytes_of(dtype, elements), kind, label);
+  };
   if (casts_units || gathers_units) {
     windows_.resize(narrow<std::size_t>(1 + std::max(1, options.windows)));
     for (std::size_t i = 0; i < windows_.size(); ++i) {
@@ -44,21 +48,21 @@ FlatState::FlatState(const FlatLayout& layout, const FlatStateOptions& options, 
                                                  "parameters of a unit for computing");
     }
     if (gathers_units && compute != DType::f32)
-      shards_ =
-          device.allocate(bytes_of(compute, owned), MemoryKind::parameters, "own parameters for computing");
+      shards_ = own(compute, owned, MemoryKind::parameters, "own parameters for computing",
+                    options.offload_parameters);
   } else if (layout.place().stage > 0) {
     whole_ = exchange(compute, layout.parameter_elements(), MemoryKind::parameters, "parameters");
   } else {
-    whole_ =
-        device.allocate(bytes_of(compute, layout.parameter_elements()), MemoryKind::parameters, "parameters");
+    whole_ = own(compute, layout.parameter_elements(), MemoryKind::parameters, "parameters",
+                 options.offload_parameters);
   }
   if (compute != DType::f32)
-    master_ = device.allocate(bytes_of(DType::f32, owned), MemoryKind::master, "master parameters");
+    master_ = own(DType::f32, owned, MemoryKind::master, "master parameters", options.offload_states);
   else if (gathers_units)
-    shards_ = device.allocate(bytes_of(compute, owned), MemoryKind::parameters, "own parameters");
+    shards_ = own(compute, owned, MemoryKind::parameters, "own parameters", options.offload_parameters);
   if (options.gradient_slots == 0) return;
 
-  moments_ = device.allocate(bytes_of(DType::f32, 2 * owned), MemoryKind::moments, "moments");
+  moments_ = own(DType::f32, 2 * owned, MemoryKind::moments, "moments", options.offload_states);
   for (int slot = 0; slot < options.gradient_slots; ++slot) {
     gradients_.push_back(groups.plane->allocate_exchange(
         device, bytes_of(DType::f32, layout.gradient_elements()), MemoryKind::gradients, "gradients"));

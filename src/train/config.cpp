@@ -32,6 +32,8 @@ Index default_micro(Index share, Index stages) {
 void check_zero(const Config& config, Problems& problems) {
   const ZeroConfig& zero = config.zero;
   if (zero.stage < 0 || zero.stage > 3) problems.add("zero.stage = {}: use 0, 1, 2 or 3", zero.stage);
+  if (zero.offload != "none" && zero.offload != "states" && zero.offload != "all")
+    problems.add("zero.offload = {}: use none, states or all", zero.offload);
   if (zero.prefetch < 1) problems.add("zero.prefetch = {}: must be at least 1", zero.prefetch);
   const int plane = config.mesh.dp * config.mesh.cp;
   if (zero.shard < 0 || (zero.shard > 0 && plane % zero.shard != 0)) {

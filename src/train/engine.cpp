@@ -68,7 +68,7 @@ struct Engine::State {
                {mesh.coordinate().tp, mesh.shape().tp}),
         flat(layout,
              {dtype_from_name(config.precision.compute), share.slots(), share.owned_slots(),
-              config.zero.prefetch},
+              config.zero.prefetch, config.zero.offload != "none", config.zero.offload == "all"},
              device, {&plane, shard_group ? shard_group.get() : &plane, &communication_stream()}),
         runner(config, share, ranges, schedule, flat, device, mesh, *arena, overlap),
         optimizer(config.optim, flat),

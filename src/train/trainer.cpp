@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <system_error>
 
@@ -26,6 +27,17 @@
 namespace cartan::train {
 namespace {
 
+/// Where files of offload go; made where it is run.dir. Node-local disks are announced by TMPDIR.
+std::string offload_directory(const Config& config) {
+  if (config.zero.offload == "none") return {};
+  if (!config.zero.offload_dir.empty()) return config.zero.offload_dir;
+  if (const char* local = std::getenv("TMPDIR"); local != nullptr && *local != '\0') return local;
+  std::error_code error;
+  std::filesystem::create_directories(config.run.dir, error);
+  if (error) throw IoError("cannot create run.dir {}: {}", config.run.dir, error.message());
+  return config.run.dir;
+}
+
 class Run {
  public:
   Run(const Config& config, const std::string& config_ini, comm::Session& session, comm::Mesh& mesh)
@@ -35,7 +47,8 @@ class Run {
         mesh_(mesh),
         dir_(config.run.dir),
         sources_(data::open_sources(config.data, config.model.vocab)),
-        device_(device::make_device(device::device_kind_from_name(config.run.device), {config.run.threads})),
+        device_(device::make_device(device::device_kind_from_name(config.run.device),
+                                    {config.run.threads, offload_directory(config)})),
         matmul_rate_(measure_matmul_rate(*device_, dtype_from_name(config.precision.compute), mesh.world())),
         engine_(config, *device_, mesh, session.thread_multiple() && session.world_size() > 1) {}
 

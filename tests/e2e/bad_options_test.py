@@ -127,11 +127,16 @@ class BadOptions(harness.Case):
         self.refuse_train({"mesh.pp": 4, "model.layers": 3}, "model.layers = 3", "4 layers", ranks=4)
         self.refuse_train({"zero.shard": 3}, "zero.shard = 3", "1, 2, 4", ranks=4)
 
+    def test_offloading_to_a_folder_that_does_not_exist(self):
+        result = self.train("run", {"zero.offload": "states", "zero.offload-dir": "nowhere"}, expect=74)
+        self.assertIn("nowhere", result.err)
+        self.assertIn("No such file or directory", result.err)
+
     def test_devices_of_later_versions(self):
         self.refuse_train({"run.device": "cuda"}, "run.device = cuda", "cpu")
 
     def test_keys_of_later_versions(self):
-        for key in ("lora.rank", "recompute.policy", "zero.offload", "hook.gradient"):
+        for key in ("lora.rank", "recompute.policy", "hook.gradient"):
             self.refuse_train({key: 1}, key)
 
     def test_several_mistakes_are_said_together(self):

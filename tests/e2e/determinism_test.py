@@ -33,6 +33,8 @@ class Determinism(harness.Case):
 
     def test_any_zero_stage_gives_the_same_bits(self):
         variants = {f"stage{z}-ranks{n}": (n, {"zero.stage": z}) for z in (1, 2, 3) for n in (2, 3)}
+        variants["offload"] = (0, {"zero.offload": "all"})
+        variants["stage3-offload"] = (2, {"zero.stage": 3, "zero.offload": "all", "batch.micro": 2})
         variants["stage3-shards-of-2"] = (4, {"zero.stage": 3, "zero.shard": 2, "batch.micro": 1})
         variants["stage2-messages"] = (3, {"zero.stage": 2, "batch.micro": 2}, {"CARTAN_COMM": "messages"})
         self.compare({}, variants)

@@ -214,6 +214,7 @@ TEST_P(EngineBits, AreThoseOfOneRankUpToRoundingOnAnyMesh) {
       // What goes with which mesh changes from mesh to mesh.
       config.zero.stage = turn % 4;
       config.pipeline.schedule = turn % 3 == 0 ? "1f1b" : turn % 3 == 1 ? "zero-bubble" : "gpipe";
+      config.zero.offload = turn % 4 == 2 ? "states" : turn % 4 == 3 ? "all" : "none";
       config.recompute.policy = turn % 5 == 1 ? "block" : turn % 5 == 3 ? "attention" : "none";
       ++turn;
       const Index micro = kGlobal % (2 * shape.dp) == 0 ? 2 : 1;

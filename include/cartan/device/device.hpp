@@ -26,6 +26,10 @@ class Device {
   /// Uninitialised bytes, aligned for every operation. Throws EnvironmentError that names `label` and what is
   /// in use.
   virtual Buffer allocate(std::size_t size_bytes, MemoryKind kind, std::string_view label) = 0;
+  /// As allocate, but outside of the device's main memory, which operations reach more slowly: in a nameless
+  /// file of DeviceOptions::offload_dir on `cpu`, in host memory on `cuda`. Booked as offloaded. Throws
+  /// IoError where the file system has no room.
+  virtual Buffer allocate_offloaded(std::size_t size_bytes, std::string_view label) = 0;
   virtual MemoryLedger& ledger() = 0;
 
   /// The stream that operations of the step run on.
@@ -43,6 +47,7 @@ class Device {
 
 struct DeviceOptions {
   int threads = 0;  ///< 0: the CPUs that this process may use, shared among the ranks of the node
+  std::string offload_dir = ".";
 };
 
 /// The device `kind`. Throws EnvironmentError where this build or machine lacks it.

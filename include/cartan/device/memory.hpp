@@ -22,14 +22,16 @@ enum class MemoryKind {
   activations,
   communication,
   workspace,
-  io
+  io,
+  offloaded  ///< outside of the device's memory: in a file, on the host
 };
-inline constexpr std::size_t kMemoryKinds = 9;
+inline constexpr std::size_t kMemoryKinds = 10;
 std::string_view name_of(MemoryKind kind);
 
 /// Bytes by kind.
 struct MemoryUsage {
   std::array<std::size_t, kMemoryKinds> bytes{};
+  /// Without what is offloaded.
   std::size_t total() const;
   std::size_t of(MemoryKind kind) const { return bytes[static_cast<std::size_t>(kind)]; }
 };

@@ -29,7 +29,7 @@ struct StageOptions {
 /// One micro-batch on its way through a stage: what forward keeps for the backward pass.
 struct Flight {
   BatchView batch;
-  float loss_scale = 1;  ///< gradients are multiplied by it
+  float loss_scale = 1;       ///< gradients are multiplied by it
   device::ArenaMatrix input;  ///< [R, D] of a stage without embedding, to be filled before forward
   device::ArenaMatrix
       output;  ///< [R, D]; R: rows of the micro-batch that this rank of tensor parallelism owns

@@ -20,6 +20,8 @@ struct FlatStateOptions {
   int gradient_slots = 0;  ///< of whole gradients; 0: no gradients and no moments (evaluation, generation)
   int owned_slots = 1;     ///< transient gradients: depth of the owner's stack of sums
   int windows = 2;         ///< where units are gathered or cast one by one: room for so many at a time
+  bool offload_states = false;      ///< master parameters and moments
+  bool offload_parameters = false;  ///< and what only this rank reads of the parameters for computing
 };
 
 /// Where a rank's shard of the states has its peers.

@@ -54,8 +54,10 @@ struct RecomputeConfig {
 };
 
 struct ZeroConfig {
-  int stage = 0;            ///< 0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters are sharded
-  int shard = 0;            ///< ranks that share one set; others replicate it. 0: all of the data plane
+  int stage = 0;  ///< 0 nothing, 1 optimizer states, 2 and gradients, 3 and parameters are sharded
+  int shard = 0;  ///< ranks that share one set; others replicate it. 0: all of the data plane
+  std::string offload = "none";  ///< none | states: master parameters and moments | all: and own parameters
+  std::string offload_dir;       ///< for the files of offload on the cpu; empty: $TMPDIR, or run.dir
   int prefetch = 2;         ///< stage 3: units, beside the embedding, whose parameters are whole at a time
   double bucket_mb = 16.0;  ///< gradients are reduced in pieces of about this size
 };

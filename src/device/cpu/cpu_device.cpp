@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "cartan/core/error.hpp"
+#include "cartan/core/scratch_mapping.hpp"
 #include "device/cpu/context.hpp"
 #include "device/cpu/cpu_ops.hpp"
 #include "device/cpu/machine.hpp"
@@ -29,8 +30,9 @@ HostStream& host_stream(Stream& stream) {
 
 class CpuDevice : public Device {
  public:
-  CpuDevice(int threads, Gemm::Bf16Products bf16_products)
+  CpuDevice(int threads, std::string offload_dir, Gemm::Bf16Products bf16_products)
       : threads_(threads),
+        offload_dir_(std::move(offload_dir)),
         compute_stream_(make_inline_stream("compute")),
         scratch_(
             allocate(device_scratch_bytes(threads), MemoryKind::workspace, "scratch of the cpu threads")),
@@ -61,6 +63,16 @@ class CpuDevice : public Device {
     return {data, size_bytes, kind, ledger_, [](void* p) { std::free(p); }};
   }
 
+  Buffer allocate_offloaded(std::size_t size_bytes, std::string_view label) override {
+    if (size_bytes == 0) return {nullptr, 0, MemoryKind::offloaded, ledger_, nullptr};
+    try {
+      return {map_scratch(offload_dir_, size_bytes), size_bytes, MemoryKind::offloaded, ledger_,
+              [size_bytes](void* p) { unmap_scratch(p, size_bytes); }};
+    } catch (const IoError& error) {
+      throw IoError("offloading {}: {}", label, error.what());
+    }
+  }
+
   MemoryLedger& ledger() override { return ledger_; }
   Stream& compute_stream() override { return *compute_stream_; }
   std::unique_ptr<Stream> make_stream(std::string_view name) override {
@@ -79,6 +91,7 @@ class CpuDevice : public Device {
 
  private:
   int threads_;
+  std::string offload_dir_;
   MemoryLedger ledger_;
   std::unique_ptr<HostStream> compute_stream_;
   Buffer scratch_;
@@ -95,7 +108,7 @@ std::unique_ptr<Device> make_cpu_device(const DeviceOptions& options, Gemm::Bf16
   if (options.threads < 0)
     throw ConfigError("a device with {} threads: use 0 (all) or more", options.threads);
   return std::make_unique<CpuDevice>(options.threads == 0 ? default_threads() : options.threads,
-                                     bf16_products);
+                                     options.offload_dir, bf16_products);
 }
 
 std::unique_ptr<Device> make_cpu_device(const DeviceOptions& options) {

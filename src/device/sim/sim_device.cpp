@@ -156,6 +156,10 @@ class SimDeviceImplementation : public SimDevice {
     return {reinterpret_cast<void*>(address), size_bytes, kind, ledger_, nullptr};
   }
 
+  Buffer allocate_offloaded(std::size_t size_bytes, std::string_view label) override {
+    return allocate(size_bytes, MemoryKind::offloaded, label);
+  }
+
   MemoryLedger& ledger() override { return ledger_; }
   Stream& compute_stream() override { return *compute_stream_; }
   std::unique_ptr<Stream> make_stream(std::string_view name) override {
