@@ -93,7 +93,6 @@ Stage::Stage(const ModelConfig& config, StageRange range, const StageOptions& op
 Stage::~Stage() = default;
 Stage::Stage(Stage&&) noexcept = default;
 
-bool Stage::has_embedding() const { return state_->has_embedding; }
 bool Stage::has_head() const { return state_->has_head; }
 std::size_t Stage::units() const { return state_->unit_count(); }
 ArenaMatrix Stage::make_boundary(device::SequenceShape shape) const { return state_->boundary(shape); }

@@ -8,6 +8,7 @@
 
 #include "cartan/core/canonical_tree.hpp"
 #include "cartan/core/random.hpp"
+#include "support/canonical_sum.hpp"
 
 namespace cartan::comm {
 

@@ -1,4 +1,5 @@
 #include "cartan/core/canonical_tree.hpp"
+#include "support/canonical_sum.hpp"
 
 #include <gtest/gtest.h>
 

@@ -3,6 +3,7 @@
 
 #include "device/cpu/cpu_device.hpp"
 #include "device/ops_fixture.hpp"
+#include "support/canonical_sum.hpp"
 
 namespace cartan::device {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "cartan/core/error.hpp"
 #include "device/ops_fixture.hpp"
+#include "support/canonical_sum.hpp"
 
 namespace cartan::device {
 namespace {

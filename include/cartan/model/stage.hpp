@@ -51,7 +51,6 @@ class Stage {
   ~Stage();
   Stage(Stage&&) noexcept;
 
-  bool has_embedding() const;
   bool has_head() const;
   std::size_t units() const;  ///< of a UnitSource
 

@@ -93,7 +93,6 @@ class FlatState {
     std::uint64_t last_use = 0;
   };
 
-  bool keeps_whole_parameters() const;
   bool is_on_demand() const { return !windows_.empty(); }
   std::vector<comm::ByteView> parts_of(void* base, std::size_t unit) const;
   Window* window_of(std::size_t unit);
