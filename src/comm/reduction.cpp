@@ -51,7 +51,8 @@ ReductionPlan plan_reduction(const ReductionShape& shape) {
 }
 
 Folder::Folder(const ReductionPlan& plan)
-    : plan_(plan), scratch_(static_cast<std::size_t>((plan.max_depth + 1) * kBlock)) {}
+    : plan_(plan),
+      scratch_(static_cast<std::size_t>(Index{plan.max_depth} + 1) * static_cast<std::size_t>(kBlock)) {}
 
 void Folder::fold(std::span<const float* const> values, std::span<float* const> stack,
                   std::span<float* const> further, Index count) {

@@ -121,6 +121,7 @@ void Head::cross_entropy(ConstMatrix z, std::span<const std::int32_t> targets, V
   const int own = tensor_.slice().index;
   ops.cross_entropy_stats(z, targets, first_, part(own, 0), part(own, 1), part(own, 2), stream);
   std::vector<comm::ByteView> parts;
+  parts.reserve(static_cast<std::size_t>(ranks));
   const std::size_t bytes = 3 * narrow<std::size_t>(z.rows) * sizeof(float);
   for (int r = 0; r < ranks; ++r) parts.emplace_back(static_cast<std::byte*>(part(r, 0).data), bytes);
   stream.wait(tensor_.communicator()->all_gather_parts(std::move(parts), stream));

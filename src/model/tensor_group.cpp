@@ -33,6 +33,7 @@ GatheredRows TensorGroup::gather(ConstMatrix own, SequenceShape shape, const Wor
     work.ops().copy(own.row_block(s * each, each), sequence.row_block(slice_.index * each, each),
                     work.stream());
     std::vector<comm::ByteView> parts;
+    parts.reserve(narrow<std::size_t>(slice_.count));
     for (int r = 0; r < slice_.count; ++r) parts.push_back(bytes_of(sequence.row_block(r * each, each)));
     work.stream().wait(comm_->all_gather_parts(std::move(parts), work.stream()));
   }

@@ -30,6 +30,7 @@ std::vector<model::StageRange> ranges_of(const Config& config, const pipeline::S
   const auto parts = pipeline::cut_units(config.model, config.data.seq, config.mesh.pp * schedule.chunks,
                                          config.pipeline.cut);
   std::vector<model::StageRange> ranges;
+  ranges.reserve(narrow<std::size_t>(schedule.chunks));
   for (int chunk = 0; chunk < schedule.chunks; ++chunk)
     ranges.push_back(
         parts[narrow<std::size_t>(pipeline::part_of(schedule, narrow<std::size_t>(place), chunk))]);

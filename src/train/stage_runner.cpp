@@ -26,9 +26,10 @@ model::StageOptions stage_options(const Config& config, const BatchShare& share,
 
 }  // namespace
 
-StageRunner::StageRunner(const Config& config, const BatchShare& share, std::vector<model::StageRange> ranges,
-                         const pipeline::Schedule& schedule, shard::FlatState& flat, device::Device& device,
-                         comm::Mesh& mesh, device::Arena& arena, bool overlap)
+StageRunner::StageRunner(const Config& config, const BatchShare& share,
+                         const std::vector<model::StageRange>& ranges, const pipeline::Schedule& schedule,
+                         shard::FlatState& flat, device::Device& device, comm::Mesh& mesh,
+                         device::Arena& arena, bool overlap)
     : share_(share),
       schedule_(schedule),
       place_(narrow<std::size_t>(mesh.coordinate().pp)),

@@ -36,7 +36,7 @@ struct RunnerTimes {
 class StageRunner {
  public:
   /// Stages as the schedule's chunks of this rank's place in the pipeline. Collective over the mesh.
-  StageRunner(const Config& config, const BatchShare& share, std::vector<model::StageRange> ranges,
+  StageRunner(const Config& config, const BatchShare& share, const std::vector<model::StageRange>& ranges,
               const pipeline::Schedule& schedule, shard::FlatState& flat, device::Device& device,
               comm::Mesh& mesh, device::Arena& arena, bool overlap);
 

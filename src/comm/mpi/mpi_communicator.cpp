@@ -81,6 +81,7 @@ void MpiCommunicator::sum(std::span<std::int64_t> values) {
   timed(recorder_, recorder_.open("sum", values.size_bytes()), false, [&] {
     Requests requests(control_, "sum");
     requests.collective([&](MPI_Request* request) {
+      // NOLINTNEXTLINE(mpi-type-mismatch): std::int64_t is what MPI_INT64_T stands for
       return MPI_Iallreduce(MPI_IN_PLACE, values.data(), narrow<int>(values.size()), MPI_INT64_T, MPI_SUM,
                             raw(), request);
     });
@@ -166,6 +167,7 @@ void MpiCommunicator::collective(Work&& work) {
 device::Event MpiCommunicator::all_gather(ConstByteView in, ByteView out, device::Stream& stream) {
   CARTAN_ASSERT(out.size() == in.size() * static_cast<std::size_t>(size_));
   std::vector<ByteView> parts;
+  parts.reserve(static_cast<std::size_t>(size_));
   for (int r = 0; r < size_; ++r)
     parts.push_back(out.subspan(static_cast<std::size_t>(r) * in.size(), in.size()));
   return submit(stream, "all_gather", in.size(), [=, this, parts = std::move(parts)] {
