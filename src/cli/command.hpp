@@ -45,5 +45,6 @@ std::unique_ptr<Command> make_config();
 std::unique_ptr<Command> make_inspect();
 std::unique_ptr<Command> make_plan();
 std::unique_ptr<Command> make_tokenize();
+std::unique_ptr<Command> make_verify();
 
 }  // namespace cartan::cli

@@ -10,7 +10,7 @@ std::span<const CommandEntry> commands() {
       CommandEntry{"train", make_train},       CommandEntry{"eval", make_eval},
       CommandEntry{"generate", make_generate}, CommandEntry{"tokenize", make_tokenize},
       CommandEntry{"inspect", make_inspect},   CommandEntry{"config", make_config},
-      CommandEntry{"plan", make_plan},
+      CommandEntry{"plan", make_plan},         CommandEntry{"verify", make_verify},
   };
   return entries;
 }

@@ -186,8 +186,7 @@ int run_program(int argc, char** argv, std::span<const CommandEntry> commands) {
 }
 
 std::span<const std::string> later_commands() {
-  static const std::array<std::string, 7> names{"import", "export", "bench", "verify",
-                                                "diff",   "doctor", "report"};
+  static const std::array<std::string, 6> names{"import", "export", "bench", "diff", "doctor", "report"};
   return names;
 }
 

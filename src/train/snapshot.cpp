@@ -7,6 +7,7 @@
 
 #include "cartan/core/json.hpp"
 #include "cartan/core/narrow.hpp"
+#include "cartan/train/whole_tensors.hpp"
 
 namespace cartan::train {
 namespace {
@@ -19,22 +20,6 @@ struct Part {
 constexpr std::array kParts{Part{"model/", &shard::FlatState::master},
                             Part{"optimizer/exp_avg/", &shard::FlatState::exp_avg},
                             Part{"optimizer/exp_avg_sq/", &shard::FlatState::exp_avg_sq}};
-
-/// Visits the parameters of which a part lies in `range` of a unit: visit(unit, parameter, begin, end) with
-/// elements of the parameter's part.
-template <class Visit>
-void for_each_part(const shard::FlatLayout& layout, LeafRange shard::GradientPart::*range,
-                   const Visit& visit) {
-  for (std::size_t u = 0; u < layout.units().size(); ++u) {
-    const shard::FlatUnit& unit = layout.units()[u];
-    const LeafRange own = unit.gradient.*range;
-    for (const model::ParameterSpec& parameter : unit.spec->parameters) {
-      const Index begin = std::max(own.begin - parameter.offset, Index{0});
-      const Index end = std::min(own.end - parameter.offset, parameter.elements());
-      if (begin < end) visit(u, parameter, begin, end);
-    }
-  }
-}
 
 /// Reads elements [begin, end) of a parameter's part into `out`. Where they lie in short runs, whole rows are
 /// read and the columns picked.

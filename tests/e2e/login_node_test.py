@@ -5,7 +5,7 @@ import re
 import harness
 from harness import DONE
 
-COMMANDS = ("train", "eval", "generate", "tokenize", "inspect", "config", "plan")
+COMMANDS = ("train", "eval", "generate", "tokenize", "inspect", "config", "plan", "verify")
 
 # With these MPI cannot start: there is no such transport, and the helper programs of Open MPI are not found.
 WITHOUT_MPI = {

@@ -1,0 +1,118 @@
+// A configuration at toy size.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "cartan/core/narrow.hpp"
+#include "cartan/model/context_group.hpp"
+#include "cartan/model/parameters.hpp"
+#include "cartan/train/verify.hpp"
+
+namespace cartan::train {
+namespace {
+
+// Odd where no axis forbids it, so that parts differ in size. hidden = kHeadDim * 5 has no meaning beyond
+// that it is no power of two.
+constexpr Index kHidden = 40, kHeadDim = 8, kFfn = 53, kVocabulary = 101, kSequence = 33;
+constexpr Index kMostListedLayers = 64, kMicroBatches = 8, kPower = 16;
+constexpr double kBucketMb = 0.02, kHighestRate = 1e-2;
+
+/// What decides how places of tensor and context parallelism share key/value heads.
+struct HeadSplit {
+  bool is_possible = false;
+  bool shares_over_tp = false, shares_over_cp = false;
+  friend bool operator==(const HeadSplit&, const HeadSplit&) = default;
+};
+
+HeadSplit split_of(const model::ModelConfig& model, Index sequence, const Config& config) {
+  const Index tp = config.mesh.tp, cp = config.mesh.cp;
+  HeadSplit split;
+  split.shares_over_tp = model.kv_heads % tp != 0;
+  if (model.heads % tp != 0 || (split.shares_over_tp && tp % model.kv_heads != 0)) return split;
+  split.shares_over_cp = model::part_of(model, {0, config.mesh.tp}).kv_heads % cp != 0;
+  split.is_possible = model::why_not(model, sequence, config.mesh.cp, config.mesh.tp,
+                                     model::context_exchange_from_name(config.context.exchange))
+                          .empty();
+  return split;
+}
+
+/// As few heads, in the same groups, as the axes share in the same way; two key/value heads where there are.
+void shrink_heads(model::ModelConfig& toy, Index sequence, const Config& config) {
+  const Index group = config.model.heads / config.model.kv_heads;
+  const HeadSplit wanted = split_of(config.model, config.data.seq, config);
+  for (Index kv_heads = std::min<Index>(2, config.model.kv_heads); kv_heads < config.model.kv_heads;
+       ++kv_heads) {
+    toy.kv_heads = kv_heads;
+    toy.heads = kv_heads * group;
+    if (split_of(toy, sequence, config) == wanted) return;
+  }
+  toy.kv_heads = config.model.kv_heads;
+  toy.heads = config.model.heads;
+}
+
+Index shrink_layers(const Config& config) {
+  const Index layers = config.model.layers;
+  if (config.mesh.pp > 1 && config.pipeline.cut != "flops" && config.pipeline.cut != "layers") {
+    if (layers > kMostListedLayers)
+      throw ConfigError(
+          "pipeline.cut = {} lists model.layers = {} layers, and a toy has at most {}: verify with fewer "
+          "layers, or with pipeline.cut = layers or flops",
+          config.pipeline.cut, layers, kMostListedLayers);
+    return layers;
+  }
+  // One more than there are parts: they differ in size.
+  const Index parts = Index{config.mesh.pp} * config.pipeline.chunks;
+  return std::max<Index>(2, std::min(layers, parts + 1));
+}
+
+Index shrink_recomputed(const Config& config, Index layers) {
+  const Index recomputed = config.recompute.layers;
+  if (recomputed == 0 || recomputed >= config.model.layers) return recomputed == 0 ? 0 : layers;
+  return std::clamp<Index>(recomputed, 1, std::max<Index>(1, layers - 1));
+}
+
+/// The shortest sequence that the ranks of cp and tp can cut.
+Index shrink_sequence(const comm::MeshShape& mesh) {
+  const Index unit = mesh.cp == 1 ? mesh.tp : std::lcm<Index>(Index{2} * mesh.cp, Index{mesh.cp} * mesh.tp);
+  return round_up(kSequence, unit);
+}
+
+void shrink_batch(BatchConfig& toy, const Config& config) {
+  const Index stages = config.mesh.pp, most = std::max(kMicroBatches, 2 * stages);
+  const Index count = micro_batches(config);
+  // Interleaved schedules want multiples of the stages.
+  const Index kept = count <= most ? count : most / stages * stages;
+  if (toy.micro > 3) toy.micro = std::has_single_bit(narrow<std::uint64_t>(toy.micro)) ? 2 : 3;
+  toy.global = kept * toy.micro * config.mesh.dp;
+}
+
+}  // namespace
+
+Config shrink(const Config& config) {
+  Config toy = config;
+  const Index tp = config.mesh.tp;
+  toy.data.seq = shrink_sequence(config.mesh);
+  model::ModelConfig& model = toy.model;
+  model.hidden = kHidden;
+  model.head_dim = kHeadDim;
+  shrink_heads(model, toy.data.seq, config);
+  model.layers = shrink_layers(config);
+  model.ffn = std::max(kFfn, 2 * tp + 1);
+  model.vocab = std::max(kVocabulary, 2 * tp + 1);
+  // Products have numbers of the size that they have in the user's width.
+  model.init_std *= std::sqrt(static_cast<double>(config.model.hidden) / static_cast<double>(kHidden));
+  toy.recompute.layers = shrink_recomputed(config, model.layers);
+  shrink_batch(toy.batch, config);
+  toy.zero.bucket_mb = std::min(toy.zero.bucket_mb, kBucketMb);
+  toy.precision.loss_scale_power = std::min<int>(toy.precision.loss_scale_power, kPower);
+  toy.optim.fused = "never";
+  toy.optim.lr = std::min(toy.optim.lr, kHighestRate);
+  toy.schedule = {.kind = "constant"};
+  toy.run.steps = kVerifiedSteps;
+  toy.run.eval_every = 0;
+  resolve(toy, config.mesh.size());
+  return toy;
+}
+
+}  // namespace cartan::train

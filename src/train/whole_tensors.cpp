@@ -1,0 +1,85 @@
+#include "cartan/train/whole_tensors.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+
+#include "cartan/core/error.hpp"
+#include "cartan/core/narrow.hpp"
+
+namespace cartan::train {
+namespace {
+
+using View = std::function<device::Vector(std::size_t unit, Index begin, Index count)>;
+
+Tensors held_values(const shard::FlatState& state, const View& view, double scale, HeldRange range) {
+  CARTAN_ASSERT(state.device().kind() == device::DeviceKind::cpu);
+  Tensors values;
+  for_each_part(
+      state.layout(), range, [&](std::size_t unit, const model::ParameterSpec& p, Index begin, Index end) {
+        if (!p.stands_alone || state.layout().units()[unit].is_copy) return;
+        std::vector<float>& tensor = values[p.name];
+        tensor.resize(narrow<std::size_t>(
+            std::accumulate(p.shape.begin(), p.shape.end(), Index{1}, std::multiplies<>())));
+        model::for_each_run(p, begin, end, [&](Index whole, Index part, Index count) {
+          const auto* from = static_cast<const float*>(view(unit, p.offset + part, count).data);
+          for (Index i = 0; i < count; ++i)
+            tensor[narrow<std::size_t>(whole + i)] = static_cast<float>(static_cast<double>(from[i]) * scale);
+        });
+      });
+  return values;
+}
+
+}  // namespace
+
+Tensors master_values(const shard::FlatState& state, HeldRange range) {
+  return held_values(
+      state, [&](std::size_t unit, Index begin, Index count) { return state.master(unit, begin, count); },
+      1.0, range);
+}
+
+Tensors gradient_values(const shard::FlatState& state, double scale, HeldRange range) {
+  return held_values(
+      state,
+      [&](std::size_t unit, Index begin, Index count) {
+        return state.gradient(state.layout().units()[unit].gradient, begin, count);
+      },
+      scale, range);
+}
+
+Tensors gather_tensors(const model::ModelConfig& config, const Tensors& mine, comm::Communicator& world) {
+  Tensors all;
+  for (const model::UnitSpec& unit : model::describe_units(config))
+    for (const model::ParameterSpec& p : unit.parameters) {
+      // Of each element one rank has the bits and all others have zeros: the sum is the element.
+      std::vector<std::int64_t> bits(narrow<std::size_t>(p.elements()), 0);
+      if (const auto found = mine.find(p.name); found != mine.end())
+        for (std::size_t i = 0; i < bits.size(); ++i)
+          bits[i] = std::bit_cast<std::uint32_t>(found->second[i]);
+      world.sum(bits);
+      std::vector<float>& tensor = all[p.name];
+      tensor.reserve(bits.size());
+      for (const std::int64_t value : bits)
+        tensor.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(value)));
+    }
+  return all;
+}
+
+Distance distance(const std::vector<float>& a, const std::vector<float>& b) {
+  CARTAN_ASSERT(a.size() == b.size());
+  Distance d;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    d.difference += difference * difference;
+    d.norm += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+    // Not std::max, which would pass over NaN.
+    if (!(std::abs(difference) <= d.largest)) d.largest = std::abs(difference);
+  }
+  d.difference = std::sqrt(d.difference);
+  d.norm = std::sqrt(d.norm);
+  return d;
+}
+
+}  // namespace cartan::train
