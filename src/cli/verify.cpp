@@ -40,13 +40,13 @@ void print_table(const train::Verification& verification) {
   fmt::print(
       "toy: {} layers, hidden {}, heads {}/{} of {}, ffn {}, vocabulary {}{}, {}\n"
       "     {} sequences of {} tokens, micro-batch {}, {} micro-batches a step, {} steps\n"
-      "mesh {}, ZeRO {}\n{}\n\n{:<56} {:>4} {:>14} {:>14} {:>10}\n",
+      "mesh {}, ZeRO {}\n{}\n\n{:<62} {:>4} {:>14} {:>14} {:>10}\n",
       m.layers, m.hidden, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab, m.tied ? ", tied" : "",
       toy.precision.compute, toy.batch.global, toy.data.seq, toy.batch.micro, train::micro_batches(toy),
       train::kVerifiedSteps, comm::to_string(toy.mesh), toy.zero.stage, text_of(verification.tolerance),
       "quantity (of tensors the norm)", "step", "one rank", "mesh", "difference");
   for (const Comparison& row : verification.rows)
-    fmt::print("{:<56} {:>4} {:>14.8g} {:>14.8g} {:>10.2g}  {}\n", row.quantity, row.step, row.one_rank,
+    fmt::print("{:<62} {:>4} {:>14.8g} {:>14.8g} {:>10.2g}  {}\n", row.quantity, row.step, row.one_rank,
                row.mesh, row.difference, word_of(row, verification.tolerance));
 }
 

@@ -16,6 +16,11 @@ namespace {
 // that it is no power of two.
 constexpr Index kHidden = 40, kHeadDim = 8, kFfn = 53, kVocabulary = 101, kSequence = 33;
 constexpr Index kMostListedLayers = 64, kMicroBatches = 8, kPower = 16;
+// Slower angles hardly turn in a toy's sequence: the gradient of a key's bias, which softmax sees only
+// through the rotation, would be rounding there, and AdamW makes that as large as any step.
+constexpr double kHighestTheta = 100;
+// Between the wavelengths of that base, so that scaling has all its three cases.
+constexpr Index kOriginalLength = 100;
 constexpr double kBucketMb = 0.02, kHighestRate = 1e-2;
 
 /// What decides how places of tensor and context parallelism share key/value heads.
@@ -102,6 +107,8 @@ Config shrink(const Config& config) {
   model.vocab = std::max(kVocabulary, 2 * tp + 1);
   // Products have numbers of the size that they have in the user's width.
   model.init_std *= std::sqrt(static_cast<double>(config.model.hidden) / static_cast<double>(kHidden));
+  model.rope_theta = std::min(model.rope_theta, kHighestTheta);
+  model.rope_scaling.original_length = std::min(model.rope_scaling.original_length, kOriginalLength);
   toy.recompute.layers = shrink_recomputed(config, model.layers);
   shrink_batch(toy.batch, config);
   toy.zero.bucket_mb = std::min(toy.zero.bucket_mb, kBucketMb);

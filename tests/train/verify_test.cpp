@@ -11,8 +11,8 @@
 namespace cartan::train {
 namespace {
 
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using Verdict = Comparison::Verdict;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
