@@ -59,6 +59,11 @@ class Verify(harness.Case):
         result = self.cartan(*WORDS, *words, ranks=2, expect=harness.CONFIGURATION)
         self.assert_refused(result, "pipeline.cut = 39,41")
 
+    def test_numbers_that_are_not_finite_end_with_the_code_of_numbers(self):
+        result = self.cartan(*WORDS, "--model.init-std", 1e20, ranks=2, expect=harness.DIVERGED)
+        self.assert_refused(result, "not finite", "model.embed_tokens.weight")
+        self.assertEqual(result.out, "")
+
 
 if __name__ == "__main__":
     harness.main()

@@ -17,8 +17,10 @@ inline constexpr int kVerifiedSteps = 3;
 /// mesh and everything else that decides which code runs and what it computes: kind of model, how tp and cp
 /// divide the heads, micro-batches of a step (up to 8, or two a stage), parts of the pipeline, ZeRO,
 /// recomputation, types. Buckets are small enough that there are several. The rate is constant, and at most
-/// 0.01: above, training multiplies rounding. Updates are not fused, so that gradients can be looked at. It
-/// is resolved too. Throws ConfigError where pipeline.cut lists more layers than a toy has.
+/// 0.01: above, training multiplies rounding. The rotary base is at most 100, and the original length of a
+/// scaled one goes with it, so that all angles turn in the short sequences. Updates are not fused, so that
+/// gradients can be looked at. It is resolved too. Throws ConfigError where pipeline.cut lists more layers
+/// than a toy has.
 Config shrink(const Config& config);
 
 /// What a few steps computed; on every rank of their mesh.
