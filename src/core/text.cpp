@@ -54,6 +54,11 @@ std::string format_duration(double seconds) {
   return fmt::format("{} h {:02} min", total / 3600, total % 3600 / 60);
 }
 
+std::string multiples_around(std::int64_t value, std::int64_t unit) {
+  const std::int64_t below = value / unit * unit;
+  return below == 0 ? fmt::format("{}", unit) : fmt::format("{} or {}", below, below + unit);
+}
+
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates) {
   std::optional<std::string> best;
   std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;

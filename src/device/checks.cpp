@@ -52,6 +52,13 @@ void floats(const char* op, const char* what, const V& v, Index size) {
   same_type(op, what, v.dtype, DType::f32);
 }
 
+void softmax_statistics(const char* op, const ConstVector& row_max, const ConstVector& row_sum,
+                        const ConstVector& target_logit, Index rows) {
+  floats(op, "row_max", row_max, rows);
+  floats(op, "row_sum", row_sum, rows);
+  floats(op, "target_logit", target_logit, rows);
+}
+
 void same_type_or_f32(const char* op, const char* what, DType found, DType expected) {
   if (found != DType::f32) same_type(op, what, found, expected);
 }
@@ -241,9 +248,7 @@ void cross_entropy_stats(const ConstMatrix& logits, std::span<const std::int32_t
   not_negative(op, "the first column", first);
   matrix(op, "logits", logits, static_cast<Index>(targets.size()), logits.cols);
   same_type(op, "logits", logits.dtype, DType::f32);
-  floats(op, "row_max", row_max, logits.rows);
-  floats(op, "row_sum", row_sum, logits.rows);
-  floats(op, "target_logit", target_logit, logits.rows);
+  softmax_statistics(op, row_max, row_sum, target_logit, logits.rows);
 }
 
 void cross_entropy_combine(const ConstMatrix& stacked, Index parts, const Vector& row_max,
@@ -252,10 +257,9 @@ void cross_entropy_combine(const ConstMatrix& stacked, Index parts, const Vector
   not_negative(op, "the number of parts", parts);
   matrix(op, "stacked", stacked, 3 * parts, stacked.cols);
   same_type(op, "stacked", stacked.dtype, DType::f32);
-  floats(op, "row_max", row_max, stacked.cols);
-  floats(op, "row_sum", row_sum, stacked.cols);
-  floats(op, "target_logit", target_logit, stacked.cols);
+  softmax_statistics(op, row_max, row_sum, target_logit, stacked.cols);
 }
+
 void cross_entropy_finish(const ConstMatrix& logits, std::span<const std::int32_t> targets, Index first,
                           const ConstVector& row_max, const ConstVector& row_sum,
                           const ConstVector& target_logit, const Vector& row_loss, const Matrix& dlogits) {
@@ -263,9 +267,7 @@ void cross_entropy_finish(const ConstMatrix& logits, std::span<const std::int32_
   not_negative(op, "the first column", first);
   matrix(op, "logits", logits, static_cast<Index>(targets.size()), logits.cols);
   same_type(op, "logits", logits.dtype, DType::f32);
-  floats(op, "row_max", row_max, logits.rows);
-  floats(op, "row_sum", row_sum, logits.rows);
-  floats(op, "target_logit", target_logit, logits.rows);
+  softmax_statistics(op, row_max, row_sum, target_logit, logits.rows);
   if (row_loss.data != nullptr) floats(op, "row_loss", row_loss, logits.rows);
   if (dlogits.data != nullptr) matrix(op, "dlogits", dlogits, logits.rows, logits.cols);
 }

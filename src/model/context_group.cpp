@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "cartan/core/text.hpp"
 #include "model/context_exchange.hpp"
 
 namespace cartan::model {
@@ -31,12 +32,6 @@ std::string values_that_fit(Index limit, const Fits& fits) {
     text += fmt::format("{}", values[i]);
   }
   return text;
-}
-
-/// "960 or 1008": the multiples of `unit` around `value`.
-std::string multiples_around(Index value, Index unit) {
-  const Index below = value / unit * unit;
-  return below == 0 ? fmt::format("{}", unit) : fmt::format("{} or {}", below, below + unit);
 }
 
 bool cuts_evenly(Index sequence, Index cp, Index tp) {

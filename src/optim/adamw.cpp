@@ -15,29 +15,22 @@ using shard::FlatUnit;
 }  // namespace
 
 AdamW::AdamW(const OptimConfig& config, shard::FlatState& state) : config_(config), state_(state) {
+  const shard::FlatLayout& layout = state.layout();
+  shard::for_each_part(
+      layout, &shard::GradientPart::alone,
+      [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
+        if (layout.units()[unit].is_copy || !parameter.stands_alone) return;
+        const LeafRange elements{parameter.offset + begin, parameter.offset + end};
+        // Neighbouring parameters that count here are one piece.
+        if (!pieces_.empty() && pieces_.back().unit == unit && pieces_.back().elements.end == elements.begin)
+          pieces_.back().elements.end = elements.end;
+        else
+          pieces_.push_back({unit, elements});
+      });
   Index blocks = 0;
-  const auto& units = state.layout().units();
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    if (units[u].is_copy) continue;
-    // Neighbouring parameters that count here are one piece.
-    const LeafRange alone = units[u].gradient.alone;
-    LeafRange open{alone.begin, alone.begin};
-    const auto close = [&] {
-      if (open.begin == open.end) return;
-      pieces_.push_back({u, open, blocks});
-      blocks += ceil_div(open.end - open.begin, kSumBlock);
-    };
-    for (const model::ParameterSpec& parameter : units[u].spec->parameters) {
-      const Index begin = std::clamp(parameter.offset, alone.begin, alone.end);
-      const Index end = std::clamp(parameter.offset + parameter.elements(), alone.begin, alone.end);
-      if (!parameter.stands_alone || begin == end) continue;
-      if (open.end != begin) {
-        close();
-        open.begin = begin;
-      }
-      open.end = end;
-    }
-    close();
+  for (Piece& piece : pieces_) {
+    piece.first_block = blocks;
+    blocks += ceil_div(piece.elements.end - piece.elements.begin, kSumBlock);
   }
   block_sums_ = state.device().allocate(narrow<std::size_t>(blocks) * sizeof(double),
                                         device::MemoryKind::workspace, "sums of squares");
@@ -122,19 +115,9 @@ std::optional<std::string> AdamW::first_nonfinite_block() const {
 
 std::optional<std::string> AdamW::first_nonfinite_gradient() const {
   if (state_.layout().gradient_life() == shard::GradientLife::fused) return first_nonfinite_block();
-  device::Device& device = state_.device();
-  for (const FlatUnit& unit : state_.layout().units()) {
-    const LeafRange owned = unit.gradient.owned;
-    for (const model::ParameterSpec& parameter : unit.spec->parameters) {
-      const Index begin = std::clamp(parameter.offset, owned.begin, owned.end);
-      const Index count = std::clamp(parameter.offset + parameter.elements(), owned.begin, owned.end) - begin;
-      if (count == 0) continue;
-      const device::Vector g = state_.gradient(unit.gradient, begin, count);
-      if (!device.ops().all_finite({g.data, g.dtype, 1, g.size, g.size}, device.compute_stream()))
-        return parameter.name;
-    }
-  }
-  return std::nullopt;
+  return shard::first_nonfinite(state_, [&](std::size_t unit, Index begin, Index count) {
+    return state_.gradient(state_.layout().units()[unit].gradient, begin, count);
+  });
 }
 
 }  // namespace cartan::optim

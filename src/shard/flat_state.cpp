@@ -143,24 +143,19 @@ void FlatState::initialise(const model::ModelConfig& config, std::uint64_t seed)
   clear(shards_, options_.compute);
   clear(moments_, DType::f32);
   std::vector<float> host;
-  for (std::size_t u = 0; u < layout_.units().size(); ++u) {
-    const FlatUnit& unit = layout_.units()[u];
-    const LeafRange owned = unit.gradient.owned;
-    for (const model::ParameterSpec& parameter : unit.spec->parameters) {
-      const Index begin = std::max(owned.begin - parameter.offset, Index{0});
-      const Index end = std::min(owned.end - parameter.offset, parameter.elements());
-      model::for_each_run(parameter, begin, end, [&](Index whole, Index part, Index count) {
-        for (Index done = 0; done < count; done += kPiece) {
-          const Index now = std::min(kPiece, count - done);
-          host.resize(narrow<std::size_t>(now));
-          model::initial_values(config, parameter, seed, whole + done, host);
-          device_.copy_in(master(u, parameter.offset + part + done, now).data, host.data(),
-                          bytes_of(DType::f32, now), stream);
-          stream.synchronize();
-        }
-      });
-    }
-  }
+  for_each_part(layout_, &GradientPart::owned,
+                [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
+                  model::for_each_run(parameter, begin, end, [&](Index whole, Index part, Index count) {
+                    for (Index done = 0; done < count; done += kPiece) {
+                      const Index now = std::min(kPiece, count - done);
+                      host.resize(narrow<std::size_t>(now));
+                      model::initial_values(config, parameter, seed, whole + done, host);
+                      device_.copy_in(master(unit, parameter.offset + part + done, now).data, host.data(),
+                                      bytes_of(DType::f32, now), stream);
+                      stream.synchronize();
+                    }
+                  });
+                });
   refresh_compute();
 }
 
@@ -246,6 +241,18 @@ FlatState::Window* FlatState::fill_window(std::size_t unit) {
     window->ready = groups_.shard->all_gather_parts(parts_of(base, unit), *groups_.stream);
   }
   return window;
+}
+
+std::optional<std::string> first_nonfinite(const FlatState& state, const OwnedView& view) {
+  device::Device& device = state.device();
+  std::optional<std::string> found;
+  for_each_part(state.layout(), &GradientPart::owned,
+                [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
+                  if (found) return;
+                  const Vector values = view(unit, parameter.offset + begin, end - begin);
+                  if (!device.ops().all_finite(row(values), device.compute_stream())) found = parameter.name;
+                });
+  return found;
 }
 
 FlatUnits FlatState::units(std::size_t first, const FoldPlan* plan, const FoldPlan* embedding_plan) {

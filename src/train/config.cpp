@@ -15,13 +15,6 @@
 namespace cartan::train {
 namespace {
 
-// A few multiples of `unit` around `value`, for messages.
-std::string fitting_batches(Index value, Index unit) {
-  const Index below = value / unit * unit;
-  std::string text = below > 0 ? std::to_string(below) + " or " : "";
-  return text + std::to_string(below + unit);
-}
-
 /// With two micro-batches a stage the stages of a 1f1b pipeline stand idle for at most a third of the step.
 Index default_micro(Index share, Index stages) {
   for (const Index micro : {8, 4, 2})
@@ -168,7 +161,7 @@ void check_batch(Config& config, Problems& problems) {
   }
   if (batch.global % dp != 0) {
     problems.add("batch.global = {} is not divisible by mesh.dp = {}: use {}", batch.global, dp,
-                 fitting_batches(batch.global, dp));
+                 multiples_around(batch.global, dp));
     return;
   }
   const Index share = batch.global / dp;
@@ -177,7 +170,7 @@ void check_batch(Config& config, Problems& problems) {
     problems.add(
         "batch.global = {} is not divisible by batch.micro * mesh.dp = {} * {} = {}: use batch.global {}, or "
         "a batch.micro that divides {}",
-        batch.global, batch.micro, dp, batch.micro * dp, fitting_batches(batch.global, batch.micro * dp),
+        batch.global, batch.micro, dp, batch.micro * dp, multiples_around(batch.global, batch.micro * dp),
         share);
 }
 

@@ -143,18 +143,9 @@ struct Engine::State {
 
   /// The first tensor of this rank's part of a forward pass that is not finite.
   std::string first_nonfinite_tensor(const model::Flight& flight) {
-    for (std::size_t u = 0; u < layout.units().size(); ++u) {
-      const shard::FlatUnit& unit = layout.units()[u];
-      const LeafRange owned = unit.gradient.owned;
-      for (const model::ParameterSpec& parameter : unit.spec->parameters) {
-        const Index begin = std::clamp(parameter.offset, owned.begin, owned.end);
-        const Index count =
-            std::clamp(parameter.offset + parameter.elements(), owned.begin, owned.end) - begin;
-        if (count == 0) continue;
-        const device::Vector v = flat.master(u, begin, count);
-        if (!is_finite({v.data, v.dtype, 1, v.size, v.size})) return "parameter " + parameter.name;
-      }
-    }
+    const auto parameter = shard::first_nonfinite(
+        flat, [&](std::size_t unit, Index begin, Index count) { return flat.master(unit, begin, count); });
+    if (parameter) return "parameter " + *parameter;
     // The head's stage may begin with a copy of the embedding.
     const Index first = std::max<Index>(1, ranges.back().first);
     for (std::size_t i = 0; i < flight.blocks.size(); ++i) {
@@ -230,13 +221,12 @@ std::unique_ptr<device::Arena> Engine::plan_arena(const Config& config, device::
   return std::make_unique<device::Arena>(allocate_arena(rehearsal.arena->peak(), device, mesh));
 }
 
-Engine::Engine(const Config& config, device::Device& device, comm::Mesh& mesh, bool overlap)
-    : state_(std::make_unique<State>(config, device, mesh, overlap, plan_arena(config, device, mesh))) {
+Engine::Engine(const Config& config, device::Device& device, comm::Mesh& mesh, bool overlap) {
   if (config.mesh.pp > 1 && !overlap && device.kind() != device::DeviceKind::sim)
     throw EnvironmentError(
         "a pipeline sends and receives beside computing, which needs an MPI that allows calls from several "
-        "threads "
-        "(MPI_THREAD_MULTIPLE); use mesh.pp = 1 or another MPI");
+        "threads (MPI_THREAD_MULTIPLE); use mesh.pp = 1 or another MPI");
+  state_ = std::make_unique<State>(config, device, mesh, overlap, plan_arena(config, device, mesh));
 }
 Engine::~Engine() = default;
 

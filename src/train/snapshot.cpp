@@ -7,7 +7,6 @@
 
 #include "cartan/core/json.hpp"
 #include "cartan/core/narrow.hpp"
-#include "cartan/train/whole_tensors.hpp"
 
 namespace cartan::train {
 namespace {
@@ -100,15 +99,16 @@ std::vector<store::Slab> checkpoint_slabs(const std::vector<store::TensorInfo>& 
   for (std::size_t i = 0; i < tensors.size(); ++i) numbers.emplace(tensors[i].path, i);
   std::vector<store::Slab> slabs;
   for (const Part& part : kParts)
-    for_each_part(state.layout(), &shard::GradientPart::alone,
-                  [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
-                    if (!parameter.stands_alone || state.layout().units()[unit].is_copy) return;
-                    const std::size_t tensor = numbers.at(part.prefix + parameter.name);
-                    model::for_each_run(parameter, begin, end, [&](Index whole, Index at, Index count) {
-                      slabs.push_back({tensor, whole, count,
-                                       (state.*part.view)(unit, parameter.offset + at, count).data});
-                    });
-                  });
+    shard::for_each_part(
+        state.layout(), &shard::GradientPart::alone,
+        [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
+          if (!parameter.stands_alone || state.layout().units()[unit].is_copy) return;
+          const std::size_t tensor = numbers.at(part.prefix + parameter.name);
+          model::for_each_run(parameter, begin, end, [&](Index whole, Index at, Index count) {
+            slabs.push_back(
+                {tensor, whole, count, (state.*part.view)(unit, parameter.offset + at, count).data});
+          });
+        });
   return slabs;
 }
 
@@ -127,18 +127,18 @@ void load(const store::CheckpointReader& reader, const std::filesystem::path& pa
   problems.throw_if_any("the checkpoint");
   for (const Part& part : kParts) {
     if (!moments && &part != kParts.data()) break;
-    for_each_part(state.layout(), &shard::GradientPart::owned,
-                  [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
-                    const std::string name = part.prefix + parameter.name;
-                    const store::TensorInfo& info = reader.tensor(name);
-                    if (info.shape != parameter.shape || info.dtype != DType::f32)
-                      throw DataError("{}: {} has shape [{}] in {}, expected [{}] in fp32", path.string(),
-                                      name, fmt::join(info.shape, ", "), name_of(info.dtype),
-                                      fmt::join(parameter.shape, ", "));
-                    const device::Vector values =
-                        (state.*part.view)(unit, parameter.offset + begin, end - begin);
-                    read_part(reader, name, parameter, begin, end, static_cast<float*>(values.data));
-                  });
+    shard::for_each_part(
+        state.layout(), &shard::GradientPart::owned,
+        [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
+          const std::string name = part.prefix + parameter.name;
+          const store::TensorInfo& info = reader.tensor(name);
+          if (info.shape != parameter.shape || info.dtype != DType::f32)
+            throw DataError("{}: {} has shape [{}] in {}, expected [{}] in fp32", path.string(), name,
+                            fmt::join(info.shape, ", "), name_of(info.dtype),
+                            fmt::join(parameter.shape, ", "));
+          const device::Vector values = (state.*part.view)(unit, parameter.offset + begin, end - begin);
+          read_part(reader, name, parameter, begin, end, static_cast<float*>(values.data));
+        });
   }
 }
 

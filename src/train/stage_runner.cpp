@@ -158,8 +158,6 @@ void StageRunner::run_backward(const pipeline::Action& action, const pipeline::R
   if (route.to) gradients_->send(std::move(d_input));
   if (how == model::Backward::input) return;
   in_flight_.erase(key);
-  for (const auto& [other, flight] : in_flight_)
-    if (other.micro_batch == key.micro_batch) return;
   if (key.chunk == 0) unload(key.micro_batch);  // the last to come back
 }
 

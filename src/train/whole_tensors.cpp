@@ -12,12 +12,11 @@
 namespace cartan::train {
 namespace {
 
-using View = std::function<device::Vector(std::size_t unit, Index begin, Index count)>;
-
-Tensors held_values(const shard::FlatState& state, const View& view, double scale, HeldRange range) {
+Tensors held_values(const shard::FlatState& state, const shard::OwnedView& view, double scale,
+                    shard::HeldRange range) {
   CARTAN_ASSERT(state.device().kind() == device::DeviceKind::cpu);
   Tensors values;
-  for_each_part(
+  shard::for_each_part(
       state.layout(), range, [&](std::size_t unit, const model::ParameterSpec& p, Index begin, Index end) {
         if (!p.stands_alone || state.layout().units()[unit].is_copy) return;
         std::vector<float>& tensor = values[p.name];
@@ -34,13 +33,13 @@ Tensors held_values(const shard::FlatState& state, const View& view, double scal
 
 }  // namespace
 
-Tensors master_values(const shard::FlatState& state, HeldRange range) {
+Tensors master_values(const shard::FlatState& state, shard::HeldRange range) {
   return held_values(
       state, [&](std::size_t unit, Index begin, Index count) { return state.master(unit, begin, count); },
       1.0, range);
 }
 
-Tensors gradient_values(const shard::FlatState& state, double scale, HeldRange range) {
+Tensors gradient_values(const shard::FlatState& state, double scale, shard::HeldRange range) {
   return held_values(
       state,
       [&](std::size_t unit, Index begin, Index count) {

@@ -3,8 +3,7 @@
 
 #include "cartan/core/json.hpp"
 #include "cartan/core/text.hpp"
-#include "cli/command.hpp"
-#include "cli/program.hpp"
+#include "cli/program_run.hpp"
 
 namespace cartan::cli {
 namespace {
@@ -13,24 +12,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-struct Outcome {
-  int code = 0;
-  std::string out, err;
-};
-
 Outcome plan(std::vector<std::string> words) {
-  words.insert(words.begin(), {"cartan", "plan"});
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Outcome outcome;
-  outcome.code = run_program(static_cast<int>(words.size()), argv.data(), commands());
-  std::fflush(stdout);
-  outcome.out = testing::internal::GetCapturedStdout();
-  outcome.err = testing::internal::GetCapturedStderr();
-  return outcome;
+  words.insert(words.begin(), "plan");
+  return run(std::move(words));
 }
 
 Json plan_json(std::vector<std::string> words) {

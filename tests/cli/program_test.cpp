@@ -6,6 +6,7 @@
 #include "cartan/core/json.hpp"
 #include "cli/command.hpp"
 #include "cli/help.hpp"
+#include "cli/program_run.hpp"
 #include "cli/temporary_directory.hpp"
 
 namespace cartan::cli {
@@ -15,26 +16,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
-
-struct Outcome {
-  int code = 0;
-  std::string out, err;
-};
-
-Outcome run(std::vector<std::string> words) {
-  words.insert(words.begin(), "cartan");
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Outcome outcome;
-  outcome.code = run_program(static_cast<int>(words.size()), argv.data(), commands());
-  std::fflush(stdout);
-  outcome.out = testing::internal::GetCapturedStdout();
-  outcome.err = testing::internal::GetCapturedStderr();
-  return outcome;
-}
 
 TEST(Program, VersionNamesTheLibraries) {
   const Outcome outcome = run({"--version"});

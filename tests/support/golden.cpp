@@ -65,7 +65,7 @@ std::map<std::string, std::vector<float>> read_hf_tensors(const fs::path& folder
 }
 
 void fill_parameters(shard::FlatState& state, const train::Tensors& tensors) {
-  train::for_each_part(state.layout(), &shard::GradientPart::owned,
+  shard::for_each_part(state.layout(), &shard::GradientPart::owned,
                        [&](std::size_t unit, const model::ParameterSpec& p, Index begin, Index end) {
                          const std::vector<float>& values = tensors.at(p.name);
                          model::for_each_run(p, begin, end, [&](Index whole, Index part, Index count) {

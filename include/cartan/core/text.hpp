@@ -16,6 +16,8 @@ std::string format_bytes(std::uint64_t bytes);
 std::string format_count(std::uint64_t count);
 /// "3 s", "12 min 05 s", "2 h 07 min".
 std::string format_duration(double seconds);
+/// "960 or 1008": the multiples of `unit` around `value`, for messages; the smallest one where none is below.
+std::string multiples_around(std::int64_t value, std::int64_t unit);
 /// The candidate with the smallest edit distance, if one is near enough to be a likely typing error.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 std::vector<std::string> split(std::string_view text, char separator);

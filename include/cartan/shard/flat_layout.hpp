@@ -4,6 +4,7 @@
 // belongs to one unit and one owner.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -97,5 +98,23 @@ class FlatLayout {
   std::optional<GradientPart> tied_;
   Index parameter_elements_ = 0, gradient_elements_ = 0, owned_elements_ = 0, owned_gradients_ = 0;
 };
+
+/// Which elements of a unit: &GradientPart::owned or &GradientPart::alone.
+using HeldRange = LeafRange GradientPart::*;
+
+/// Visits the parameters of which a part lies in `range` of a unit: visit(unit, parameter, begin, end) with
+/// elements of the parameter's part.
+template <class Visit>
+void for_each_part(const FlatLayout& layout, HeldRange range, const Visit& visit) {
+  for (std::size_t u = 0; u < layout.units().size(); ++u) {
+    const FlatUnit& unit = layout.units()[u];
+    const LeafRange held = unit.gradient.*range;
+    for (const model::ParameterSpec& parameter : unit.spec->parameters) {
+      const Index begin = std::max(held.begin - parameter.offset, Index{0});
+      const Index end = std::min(held.end - parameter.offset, parameter.elements());
+      if (begin < end) visit(u, parameter, begin, end);
+    }
+  }
+}
 
 }  // namespace cartan::shard

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cartan/comm/communicator.hpp"
@@ -116,6 +118,13 @@ class FlatState {
   std::uint64_t uses_ = 0;
   std::vector<device::Event> published_;
 };
+
+/// Elements [begin, begin + count) of a unit, which a rank owns.
+using OwnedView = std::function<device::Vector(std::size_t unit, Index begin, Index count)>;
+
+/// The first parameter of which what this rank owns, as `view` shows it, has an element that is not finite.
+/// Blocks; for diagnosis.
+std::optional<std::string> first_nonfinite(const FlatState& state, const OwnedView& view);
 
 /// The units of a stage. Gradients of the first unit follow `embedding_plan` where there is one; plans may be
 /// null where no backward pass follows. Where a rank does not keep all parameters for computing, acquire and
