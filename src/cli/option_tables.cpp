@@ -191,6 +191,11 @@ std::vector<Option> mesh_options(comm::MeshShape& mesh) {
        .unit = "ranks",
        .short_name = "tp",
        .range = ranks},
+      {.key = "mesh.tp-grid",
+       .target = &mesh.tp_grid,
+       .help = "tensor parallelism over a grid, 2x2 for example: rows cut the sequence and each weight once "
+               "more, columns cut heads and matrices as mesh.tp does; empty: one row",
+       .value_name = "ROWSxCOLUMNS"},
   };
 }
 

@@ -68,7 +68,12 @@ Json to_json(const train::Verification& verification, bool agrees) {
   Json expected{{"same_bits", tolerance.same_bits}};
   if (!tolerance.same_bits) expected.update(Json{{"number", tolerance.number}, {"tensor", tolerance.tensor}});
   return {{"agrees", agrees},
-          {"mesh", {{"pp", toy.mesh.pp}, {"dp", toy.mesh.dp}, {"cp", toy.mesh.cp}, {"tp", toy.mesh.tp}}},
+          {"mesh",
+           {{"pp", toy.mesh.pp},
+            {"dp", toy.mesh.dp},
+            {"cp", toy.mesh.cp},
+            {"tp", toy.mesh.tp},
+            {"tp-grid", toy.mesh.tp_grid}}},
           {"zero", toy.zero.stage},
           {"compute", toy.precision.compute},
           {"steps", train::kVerifiedSteps},

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <vector>
 
 #include "cartan/core/error.hpp"
@@ -32,8 +34,9 @@ std::string alternatives(const std::vector<Index>& values) {
 
 void check_signs(const MeshShape& shape) {
   Problems problems;
+  const std::array<int, 4> extents{shape.pp, shape.dp, shape.cp, shape.tp};
   for (Axis axis : kAxes) {
-    const int extent = shape.extents()[static_cast<std::size_t>(axis)];
+    const int extent = extents[static_cast<std::size_t>(axis)];
     if (axis == Axis::dp && extent < 0) {
       problems.add("mesh.dp = {}: use 1 or more, or 0 for the ranks that are left", extent);
     } else if (axis != Axis::dp && extent < 1) {
@@ -41,6 +44,32 @@ void check_signs(const MeshShape& shape) {
     }
   }
   problems.throw_if_any("the mesh");
+}
+
+/// The number at the start of `text`, which it is cut from; 0 where there is none from 1 to 2^20.
+int take_number(std::string_view& text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  text.remove_prefix(narrow<std::size_t>(end - text.data()));
+  return error == std::errc() && number <= 1 << 20 ? std::max(number, 0) : 0;
+}
+
+void read_grid(MeshShape& shape) {
+  shape.rows = 1;
+  if (shape.tp_grid.empty()) return;
+  std::string_view rest = shape.tp_grid;
+  const int rows = take_number(rest);
+  const bool has_sign = rest.starts_with('x');
+  if (has_sign) rest.remove_prefix(1);
+  const int columns = take_number(rest);
+  if (rows == 0 || !has_sign || columns == 0 || !rest.empty())
+    throw ConfigError("mesh.tp-grid = {}: use ROWSxCOLUMNS, for example 2x2", shape.tp_grid);
+  const int ranks = narrow<int>(Index{rows} * columns);
+  if (shape.tp != 1 && shape.tp != ranks)
+    throw ConfigError("mesh.tp-grid = {} has {} ranks, but mesh.tp = {}: leave mesh.tp away, or use {}",
+                      shape.tp_grid, ranks, shape.tp, ranks);
+  shape.tp = ranks;
+  shape.rows = rows;
 }
 
 /// What the user may change when pp * cp * tp does not divide the ranks.
@@ -63,6 +92,7 @@ std::string_view name_of(Axis axis) {
 MeshShape resolve_mesh(MeshShape requested, int world_size) {
   CARTAN_ASSERT(world_size > 0);
   check_signs(requested);
+  read_grid(requested);
   const Index inner = Index{requested.pp} * requested.cp * requested.tp;
   const bool divides = world_size % inner == 0;
   if (requested.dp == 0) {
@@ -87,17 +117,17 @@ MeshShape resolve_mesh(MeshShape requested, int world_size) {
 MeshCoordinate coordinate_of(const MeshShape& shape, int rank) {
   CARTAN_ASSERT(rank >= 0 && rank < shape.size());
   MeshCoordinate at;
-  at.tp = rank % shape.tp;
-  rank /= shape.tp;
-  at.cp = rank % shape.cp;
-  rank /= shape.cp;
+  at.tp = rank % shape.columns();
+  rank /= shape.columns();
+  at.cp = rank % shape.context();
+  rank /= shape.context();
   at.dp = rank % shape.dp;
   at.pp = rank / shape.dp;
   return at;
 }
 
 int rank_of(const MeshShape& shape, const MeshCoordinate& at) {
-  return ((at.pp * shape.dp + at.dp) * shape.cp + at.cp) * shape.tp + at.tp;
+  return ((at.pp * shape.dp + at.dp) * shape.context() + at.cp) * shape.columns() + at.tp;
 }
 
 std::string group_name(Axis axis, const MeshCoordinate& at) {
@@ -114,7 +144,8 @@ std::string group_name(Axis axis, const MeshCoordinate& at) {
 std::string plane_name(const MeshCoordinate& at) { return fmt::format("dp.cp[pp={},tp={}]", at.pp, at.tp); }
 
 std::string to_string(const MeshShape& shape) {
-  return fmt::format("pp {} x dp {} x cp {} x tp {}", shape.pp, shape.dp, shape.cp, shape.tp);
+  return fmt::format("pp {} x dp {} x cp {} x tp {}{}", shape.pp, shape.dp, shape.cp, shape.tp,
+                     shape.rows == 1 ? "" : fmt::format(" ({})", shape.tp_grid));
 }
 
 }  // namespace cartan::comm

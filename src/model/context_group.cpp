@@ -52,14 +52,24 @@ ContextExchange context_exchange_from_name(std::string_view name) {
   throw ConfigError("context.exchange = {}: use ring, all-gather or all-to-all", name);
 }
 
-std::string why_not(const ModelConfig& config, Index sequence, int cp, int tp, ContextExchange exchange) {
+std::string why_not(const ModelConfig& config, Index sequence, int cp_ranks, int tp, ContextExchange exchange,
+                    int rows) {
+  const int cp = cp_ranks * rows;
+  const std::string cp_key = rows == 1
+                                 ? fmt::format("mesh.cp = {}", cp)
+                                 : fmt::format("mesh.cp * rows of mesh.tp-grid = {} * {}", cp_ranks, rows);
+  // Values of --cp beside the grid as it is.
+  const auto ranks_that_fit = [rows](Index limit, const auto& fits) {
+    return values_that_fit(limit, [&](Index c) { return fits(c * rows); });
+  };
   if (!cuts_evenly(sequence, cp, tp)) {
     const Index unit = cp == 1 ? tp : std::lcm<Index>(2 * cp, Index{cp} * tp);
     const std::string why =
         cp > 1 && sequence % (2 * cp) != 0
-            ? fmt::format("{} equal chunks, two for each of mesh.cp = {} ranks", 2 * cp, cp)
-            : fmt::format("equal rows for mesh.cp * mesh.tp = {} * {} ranks", cp, tp);
-    const std::string fitting = values_that_fit(cp, [&](Index c) { return cuts_evenly(sequence, c, tp); });
+            ? fmt::format("{} equal chunks, two for each of {} ranks", 2 * cp, cp_key)
+            : fmt::format("equal rows for mesh.cp * mesh.tp = {} * {} ranks", cp_ranks, tp * rows);
+    const std::string fitting =
+        ranks_that_fit(cp_ranks, [&](Index c) { return cuts_evenly(sequence, c, tp); });
     return fmt::format("data.seq = {} cannot be cut into {}: use {}{}", sequence, why,
                        multiples_around(sequence, unit),
                        fitting.empty() ? "" : fmt::format(", or --cp {}", fitting));
@@ -75,18 +85,17 @@ std::string why_not(const ModelConfig& config, Index sequence, int cp, int tp, C
   if (works(cp)) return {};
   const ModelConfig& part = *std::find_if_not(
       places.begin(), places.end(), [cp](const ModelConfig& each) { return distributes_heads(each, cp); });
-  const std::string heads = tp == 1 ? "" : fmt::format(" a rank of mesh.tp = {}", tp);
+  const std::string heads = tp == 1 ? "" : fmt::format(" a rank of mesh.tp = {}", tp * rows);
   const std::string why =
       part.heads % cp != 0
-          ? fmt::format("{} query heads{} are not divisible by mesh.cp = {}", part.heads, heads, cp)
-          : fmt::format("{} key/value heads{} neither are divisible by mesh.cp = {} nor divide it",
-                        part.kv_heads, heads, cp);
+          ? fmt::format("{} query heads{} are not divisible by {}", part.heads, heads, cp_key)
+          : fmt::format("{} key/value heads{} neither are divisible by {} nor divide it", part.kv_heads,
+                        heads, cp_key);
   const std::string fitting =
-      values_that_fit(part.heads, [&](Index c) { return works(c) && cuts_evenly(sequence, c, tp); });
+      ranks_that_fit(part.heads, [&](Index c) { return works(c) && cuts_evenly(sequence, c, tp); });
   return fmt::format(
-      "context.exchange = all-to-all distributes heads, but {}: use --cp {}, or --context.exchange "
-      "ring or all-gather",
-      why, fitting);
+      "context.exchange = all-to-all distributes heads, but {}: use {}--context.exchange ring or all-gather",
+      why, fitting.empty() ? "" : fmt::format("--cp {}, or ", fitting));
 }
 
 Zigzag::Zigzag(const comm::Communicator& comm, SequenceShape own)

@@ -7,9 +7,14 @@ namespace cartan::train {
 shard::ShardPlace shard_place(const Config& config, int plane_rank) {
   shard::ShardPlace place;
   place.rank = plane_rank;
-  place.size = config.mesh.dp * config.mesh.cp;
+  place.size = config.mesh.dp * config.mesh.context();
   place.width = config.zero.shard > 0 ? config.zero.shard : place.size;
   place.stage = place.width > 1 ? config.zero.stage : 0;
+  if (config.mesh.rows > 1) {
+    // The rows of a grid hold parts of each weight, whoever else does.
+    if (config.zero.stage == 0) place.width = config.mesh.rows;
+    place.stage = 3;
+  }
   if (place.stage == 0) place.width = place.size;
   return place;
 }

@@ -28,13 +28,17 @@ void check_zero(const Config& config, Problems& problems) {
   if (zero.offload != "none" && zero.offload != "states" && zero.offload != "all")
     problems.add("zero.offload = {}: use none, states or all", zero.offload);
   if (zero.prefetch < 1) problems.add("zero.prefetch = {}: must be at least 1", zero.prefetch);
-  const int plane = config.mesh.dp * config.mesh.cp;
+  const int plane = config.mesh.dp * config.mesh.context();
   if (zero.shard < 0 || (zero.shard > 0 && plane % zero.shard != 0)) {
     std::string fitting;
     for (int width = 1; width <= plane; ++width)
       if (plane % width == 0) fitting += fmt::format("{}{}", fitting.empty() ? "" : ", ", width);
     problems.add("zero.shard = {} does not divide the {} ranks of dp x cp: use one of {} (0: all of them)",
                  zero.shard, plane, fitting);
+  } else if (zero.shard % config.mesh.rows != 0) {
+    problems.add(
+        "zero.shard = {} is not a multiple of the {} rows of mesh.tp-grid, which always share: use {}",
+        zero.shard, config.mesh.rows, multiples_around(zero.shard, config.mesh.rows));
   }
 }
 
@@ -81,26 +85,27 @@ bool heads_split(const model::ModelConfig& model, Index tp) {
 /// What depends on tp and cp.
 void check_slices(const Config& config, Problems& problems) {
   const model::ModelConfig& model = config.model;
-  const Index tp = config.mesh.tp;
+  const Index tp = config.mesh.columns();
   if (model.heads < 1 || model.kv_heads < 1) return;
+  const char* key = config.mesh.rows == 1 ? "mesh.tp" : "columns of mesh.tp-grid";
   if (!heads_split(model, tp)) {
     std::string fitting;
     for (Index n = 1; n <= model.heads; ++n)
       if (heads_split(model, n)) fitting += fmt::format("{}{}", fitting.empty() ? "" : ", ", n);
     problems.add(
-        "mesh.tp = {} cannot split model.heads = {} with model.kv-heads = {}: it must divide the heads, and "
-        "divide or "
-        "be a multiple of the key/value heads: use one of {}",
-        tp, model.heads, model.kv_heads, fitting);
+        "{} = {} cannot split model.heads = {} with model.kv-heads = {}: it must divide the heads, and "
+        "divide or be a multiple of the key/value heads: use one of {}",
+        key, tp, model.heads, model.kv_heads, fitting);
   }
   if (model.ffn < tp)
-    problems.add("mesh.tp = {} is more than model.ffn = {}: use at most that", tp, model.ffn);
+    problems.add("{} = {} is more than model.ffn = {}: use at most that", key, tp, model.ffn);
   if (model.vocab < tp)
-    problems.add("mesh.tp = {} is more than model.vocab = {}: use at most that", tp, model.vocab);
+    problems.add("{} = {} is more than model.vocab = {}: use at most that", key, tp, model.vocab);
   if (!heads_split(model, tp)) return;
   try {
-    const std::string why = model::why_not(model, config.data.seq, config.mesh.cp, config.mesh.tp,
-                                           model::context_exchange_from_name(config.context.exchange));
+    const std::string why =
+        model::why_not(model, config.data.seq, config.mesh.cp, narrow<int>(tp),
+                       model::context_exchange_from_name(config.context.exchange), config.mesh.rows);
     if (!why.empty()) problems.add("{}", why);
   } catch (const ConfigError& error) {
     problems.add("{}", error.what());

@@ -31,14 +31,15 @@ struct HeadSplit {
 };
 
 HeadSplit split_of(const model::ModelConfig& model, Index sequence, const Config& config) {
-  const Index tp = config.mesh.tp, cp = config.mesh.cp;
+  const Index tp = config.mesh.columns(), cp = config.mesh.context();
   HeadSplit split;
   split.shares_over_tp = model.kv_heads % tp != 0;
   if (model.heads % tp != 0 || (split.shares_over_tp && tp % model.kv_heads != 0)) return split;
-  split.shares_over_cp = model::part_of(model, {0, config.mesh.tp}).kv_heads % cp != 0;
-  split.is_possible = model::why_not(model, sequence, config.mesh.cp, config.mesh.tp,
-                                     model::context_exchange_from_name(config.context.exchange))
-                          .empty();
+  split.shares_over_cp = model::part_of(model, {0, config.mesh.columns()}).kv_heads % cp != 0;
+  split.is_possible =
+      model::why_not(model, sequence, config.mesh.cp, config.mesh.columns(),
+                     model::context_exchange_from_name(config.context.exchange), config.mesh.rows)
+          .empty();
   return split;
 }
 
@@ -79,7 +80,8 @@ Index shrink_recomputed(const Config& config, Index layers) {
 
 /// The shortest sequence that the ranks of cp and tp can cut.
 Index shrink_sequence(const comm::MeshShape& mesh) {
-  const Index unit = mesh.cp == 1 ? mesh.tp : std::lcm<Index>(Index{2} * mesh.cp, Index{mesh.cp} * mesh.tp);
+  const Index cp = mesh.context(), tp = mesh.columns();
+  const Index unit = cp == 1 ? tp : std::lcm<Index>(2 * cp, cp * tp);
   return round_up(kSequence, unit);
 }
 
@@ -96,7 +98,7 @@ void shrink_batch(BatchConfig& toy, const Config& config) {
 
 Config shrink(const Config& config) {
   Config toy = config;
-  const Index tp = config.mesh.tp;
+  const Index tp = config.mesh.columns();
   toy.data.seq = shrink_sequence(config.mesh);
   model::ModelConfig& model = toy.model;
   model.hidden = kHidden;

@@ -40,7 +40,7 @@ StageRunner::StageRunner(const Config& config, const BatchShare& share,
       context_(mesh.axis(comm::Axis::cp), model::context_exchange_from_name(config.context.exchange), device,
                overlap),
       context_comm_(mesh.axis(comm::Axis::cp)),
-      seq_(config.data.seq / config.mesh.cp) {
+      seq_(config.data.seq / config.mesh.context()) {
   const device::SequenceShape micro{config.batch.micro, seq_};
   const auto options =
       stage_options(config, share, micro, model::part_of(config.model, tensor_.slice()).vocab);

@@ -125,7 +125,7 @@ ToyRun train_toy(const Config& config, comm::Mesh& mesh, bool overlap) {
 }
 
 Tolerance tolerance_of(const Config& config) {
-  if (config.mesh.tp == 1 && config.mesh.cp == 1) return {.same_bits = true};
+  if (config.mesh.columns() == 1 && config.mesh.context() == 1) return {.same_bits = true};
   if (config.precision.compute == "fp32") return {.number = 1e-5, .tensor = 2e-4};
   return {.number = 2e-2, .tensor = 5e-2, .after_update = false};
 }

@@ -71,6 +71,30 @@ TEST(Mesh, TpVariesFastestAndPpSlowest) {
   EXPECT_EQ(coordinate_of(shape, 8), (MeshCoordinate{1, 0, 0, 0}));
 }
 
+TEST(Mesh, AGridOfTensorParallelismHasItsRanksAndLiesNextToContext) {
+  const MeshShape shape = resolve_mesh({.pp = 1, .dp = 0, .cp = 2, .tp_grid = "3x2"}, 24);
+  EXPECT_EQ(shape.tp, 6);
+  EXPECT_EQ(shape.dp, 2);
+  EXPECT_EQ(shape.rows, 3);
+  EXPECT_EQ(shape.columns(), 2);
+  EXPECT_EQ(shape.extents(), (std::array{1, 2, 6, 2}));
+  EXPECT_EQ(to_string(shape), "pp 1 x dp 2 x cp 2 x tp 6 (3x2)");
+  EXPECT_EQ(coordinate_of(shape, 13), (MeshCoordinate{0, 1, 0, 1}));
+  EXPECT_EQ(coordinate_of(shape, 5), (MeshCoordinate{0, 0, 2, 1}));
+  for (int rank = 0; rank < shape.size(); ++rank) EXPECT_EQ(rank_of(shape, coordinate_of(shape, rank)), rank);
+  EXPECT_EQ(resolve_mesh(shape, 24).extents(), shape.extents()) << "resolved twice";
+}
+
+TEST(Mesh, GridsThatAreNoneAreRefused) {
+  for (const char* grid :
+       {"2", "2x", "x2", "0x2", "2x0", "-2x2", "2x2x2", "2 x 2", "2x2 ", "two", "99999999999x1"})
+    EXPECT_THAT(refusal({.dp = 1, .tp_grid = grid}, 4), HasSubstr("use ROWSxCOLUMNS, for example 2x2"))
+        << grid;
+  EXPECT_THAT(refusal({.dp = 1, .tp = 2, .tp_grid = "2x2"}, 4),
+              HasSubstr("mesh.tp-grid = 2x2 has 4 ranks, but mesh.tp = 2: leave mesh.tp away, or use 4"));
+  EXPECT_EQ(refusal({.dp = 1, .tp = 4, .tp_grid = "2x2"}, 4), "accepted");
+}
+
 TEST(Mesh, GroupsAreNamedByWhereTheyAre) {
   const MeshCoordinate at{.pp = 0, .dp = 1, .cp = 0, .tp = 3};
   EXPECT_EQ(group_name(Axis::tp, at), "tp[pp=0,dp=1,cp=0]");

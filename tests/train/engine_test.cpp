@@ -190,6 +190,12 @@ std::vector<comm::MeshShape> meshes_of(int ranks) {
       for (const int tp : {1, 2, 6})
         if (ranks % (pp * cp * tp) == 0 && pp * cp * tp > 1)
           meshes.push_back({pp, ranks / (pp * cp * tp), cp, tp});
+  // And grids, alone and with each other axis.
+  for (const auto& [rows, columns] : {std::pair{2, 1}, {2, 2}, {3, 2}, {2, 3}, {2, 6}, {3, 1}})
+    for (const auto& [pp, cp] : {std::pair{1, 1}, {2, 1}, {1, 2}, {3, 1}})
+      if (ranks % (pp * cp * rows * columns) == 0)
+        meshes.push_back({pp, ranks / (pp * cp * rows * columns), cp, rows * columns,
+                          fmt::format("{}x{}", rows, columns)});
   return meshes;
 }
 
@@ -205,9 +211,12 @@ TEST_P(EngineBits, AreThoseOfOneRankUpToRoundingOnAnyMesh) {
   for (const comm::MeshShape& shape : meshes_of(session.world_size())) {
     comm::Mesh mesh(session, shape);
     for (const char* exchange : {"ring", "all-gather", "all-to-all"}) {
-      if (shape.cp == 1 && std::string(exchange) != "ring") continue;
+      if (mesh.shape().context() == 1 && std::string(exchange) != "ring") continue;
       config.context.exchange = exchange;
-      if (!model::why_not(config.model, config.data.seq, shape.cp, shape.tp,
+      if (config.model.kv_heads % mesh.shape().columns() != 0 &&
+          mesh.shape().columns() % config.model.kv_heads != 0)
+        continue;
+      if (!model::why_not(config.model, config.data.seq, mesh.shape().context(), mesh.shape().columns(),
                           model::context_exchange_from_name(exchange))
                .empty())
         continue;
@@ -304,6 +313,38 @@ TEST(Engine, FusedUpdatesAndRecomputationSaveMemory) {
   config.optim.fused = "auto";
   EXPECT_EQ(of(device::MemoryKind::parameters), 0u) << "no copy of all parameters";
   EXPECT_LT(of(device::MemoryKind::gathered), copied);
+}
+
+TEST(Engine, AGridOfTensorParallelismDividesWeightsAndActivationsByAllItsRanks) {
+  Config config = odd_config(false);
+  config.model.vocab = 512;  // large enough for the blocks that units are cut into
+  config.model.hidden = 256;
+  config.model.ffn = 768;
+  config.model.heads = config.model.kv_heads = 8;
+  config.model.head_dim = 32;
+  config.model.layers = 8;
+  config.data.seq = 256;
+  config.batch.global = 1;
+  config.batch.micro = 1;
+  config.run.threads = 1;
+  config.recompute.policy = "block";  // kept: the residual stream between layers
+  config.mesh = {1, 1, 1, 1};
+  const auto bytes = [&](device::MemoryKind kind) {
+    return static_cast<double>(predict_memory(config, 0).of(kind));
+  };
+  using Kind = device::MemoryKind;
+  const double parameters = bytes(Kind::parameters), moments = bytes(Kind::moments),
+               activations = bytes(Kind::activations);
+  for (const char* grid : {"2x2", "4x1", "2x4", "4x2"}) {
+    config.mesh = {1, 1, 1, 1, grid};
+    config.mesh.tp = grid == std::string("2x2") || grid == std::string("4x1") ? 4 : 8;
+    config.mesh = comm::resolve_mesh(config.mesh, config.mesh.tp);
+    const double ranks = config.mesh.tp;
+    // Norms are whole in each column, and owners get whole blocks of elements.
+    EXPECT_NEAR(bytes(Kind::parameters) * ranks / parameters, 1.0, 0.1) << grid;
+    EXPECT_NEAR(bytes(Kind::moments) * ranks / moments, 1.0, 0.1) << grid;
+    EXPECT_LT(bytes(Kind::activations) * ranks / activations, 1.6) << grid;
+  }
 }
 
 TEST(Engine, PredictsTheBytesItAllocates) {

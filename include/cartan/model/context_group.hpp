@@ -24,10 +24,11 @@ enum class ContextExchange {
 /// Inverse of the key context.exchange. Throws ConfigError.
 ContextExchange context_exchange_from_name(std::string_view name);
 
-/// Why sequences of `sequence` tokens of this model (derived) cannot be cut over cp ranks with this exchange,
-/// beside tp ranks of tensor parallelism, and what would fit: one sentence that names the keys. Empty where
-/// they can.
-std::string why_not(const ModelConfig& config, Index sequence, int cp, int tp, ContextExchange exchange);
+/// Why sequences of `sequence` tokens of this model (derived) cannot be cut over cp * rows ranks with this
+/// exchange, beside tp ranks of tensor parallelism (columns of a grid with so many rows), and what would fit:
+/// one sentence that names the keys. Empty where they can.
+std::string why_not(const ModelConfig& config, Index sequence, int cp, int tp, ContextExchange exchange,
+                    int rows = 1);
 
 struct ContextStreams;
 
