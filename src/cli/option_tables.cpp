@@ -269,6 +269,15 @@ std::vector<Option> pipeline_options(train::PipelineConfig& pipe) {
   };
 }
 
+std::vector<Option> tensor_options(train::TensorConfig& tensor) {
+  return {{.key = "tensor.chunks",
+           .target = &tensor.chunks,
+           .help =
+               "with mesh.tp: rows of a micro-batch travel in so many parts, each beside the products of the "
+               "others; more than 1 where tp's ranks do not share a node",
+           .range = between(1, 1024)}};
+}
+
 std::vector<Option> context_options(train::ContextConfig& context) {
   return {
       {.key = "context.exchange",
@@ -412,7 +421,7 @@ std::vector<Option> config_options(train::Config& config) {
   for (auto& section :
        {run_options(config.run), model_options(config.model), data_options(config.data),
         mesh_options(config.mesh), batch_options(config.batch), zero_options(config.zero),
-        pipeline_options(config.pipeline), context_options(config.context),
+        pipeline_options(config.pipeline), tensor_options(config.tensor), context_options(config.context),
         recompute_options(config.recompute), precision_options(config.precision), optim_options(config.optim),
         schedule_options(config.schedule), checkpoint_options(config.checkpoint)})
     all.insert(all.end(), section.begin(), section.end());

@@ -132,8 +132,8 @@ class Plan : public Command {
         .usage = "--bubble [--draw | --json] [--config FILE]... [--section.name VALUE]...",
         .examples = {"cartan plan --bubble --pp 4 --batch.global 8 --batch.micro 1",
                      "cartan plan --bubble --draw --config run.ini --pipeline.schedule zero-bubble"},
-        .uses = {"run", "model", "data", "mesh", "batch", "zero", "pipeline", "context", "recompute",
-                 "precision", "optim", "schedule", "checkpoint"},
+        .uses = {"run", "model", "data", "mesh", "batch", "zero", "pipeline", "tensor", "context",
+                 "recompute", "precision", "optim", "schedule", "checkpoint"},
         .options = {{.key = "bubble",
                      .target = &bubble_,
                      .help = "the idle share of each schedule for mesh.pp stages and the micro-batches of a "

@@ -87,13 +87,10 @@ device::AttentionShape Block::attention_shape(device::SequenceShape shape) const
           0};
 }
 
-GatheredRows Block::normalize(ConstMatrix x, ConstVector weight, Vector inv_rms, SequenceShape shape,
-                              const Workplace& work) const {
+ArenaMatrix Block::normalize(ConstMatrix x, ConstVector weight, Vector inv_rms, const Workplace& work) const {
   ArenaMatrix own = work.matrix(x.rows, x.cols);
   work.ops().rmsnorm_forward(x, weight, eps_, own, inv_rms, work.stream());
-  GatheredRows all = tensor_.gather(own, shape, work);
-  if (tensor_.is_alone()) all.memory = std::move(own);
-  return all;
+  return own;
 }
 
 void Block::project(const BatchView& batch, const UnitView& unit, const RopeTable& rope,
@@ -104,11 +101,10 @@ void Block::project(const BatchView& batch, const UnitView& unit, const RopeTabl
   if (keeps_statistics) saved.inv_rms1 = work.arena.vector(DType::f32, saved.x.rows);
   saved.qkv = work.matrix(tokens, q_width + 2 * k_width);
   {
-    const GatheredRows norm =
-        normalize(saved.x, vector(unit, at_.norm1, hidden_), saved.inv_rms1, batch.shape, work);
+    const ArenaMatrix norm = normalize(saved.x, vector(unit, at_.norm1, hidden_), saved.inv_rms1, work);
     const ConstVector bias = bias_ ? vector(unit, at_.qkv_bias, q_width + 2 * k_width) : ConstVector{};
-    ops.linear_forward(norm.view, matrix(unit, at_.qkv, q_width + 2 * k_width, hidden_), bias, saved.qkv,
-                       false, batch.shape, stream);
+    tensor_.column_split_product(norm, matrix(unit, at_.qkv, q_width + 2 * k_width, hidden_), bias, saved.qkv,
+                                 batch.shape, work);
   }
   if (qk_norm_) {
     saved.qk = work.matrix(tokens, q_width + k_width);
@@ -139,10 +135,9 @@ void Block::compute_mlp_input(const BatchView& batch, const UnitView& unit, Bloc
                             saved.mid, batch.shape, work);
   if (keeps_statistics) saved.inv_rms2 = work.arena.vector(DType::f32, saved.x.rows);
   saved.gate_up = work.matrix(batch.shape.tokens(), 2 * ffn_);
-  const GatheredRows norm =
-      normalize(saved.mid, vector(unit, at_.norm2, hidden_), saved.inv_rms2, batch.shape, work);
-  work.ops().linear_forward(norm.view, matrix(unit, at_.gate_up, 2 * ffn_, hidden_), {}, saved.gate_up, false,
-                            batch.shape, work.stream());
+  const ArenaMatrix norm = normalize(saved.mid, vector(unit, at_.norm2, hidden_), saved.inv_rms2, work);
+  tensor_.column_split_product(norm, matrix(unit, at_.gate_up, 2 * ffn_, hidden_), {}, saved.gate_up,
+                               batch.shape, work);
 }
 
 void Block::finish(const BatchView& batch, const UnitView& unit, BlockActivations& saved, Matrix out,
@@ -215,10 +210,9 @@ ArenaMatrix Block::backward_input(const BatchView& batch, const UnitView& unit, 
   const auto norm_gradient = [&](Index offset) { return joint ? unit.gradient.at(offset) : GradientView{}; };
   // MLP: the gradient of gate_up replaces gate_up, and `activated` ends as the recomputed input of the down
   // projection.
-  gradients.all_d_out = tensor_.gather(gradients.d_out, batch.shape, work);
   gradients.activated = work.matrix(tokens, ffn_);
-  ops.linear_backward_input(gradients.all_d_out.view, matrix(unit, at_.down, hidden_, ffn_),
-                            gradients.activated, false, batch.shape, stream);
+  gradients.all_d_out = tensor_.output_gradient(gradients.d_out, matrix(unit, at_.down, hidden_, ffn_),
+                                                gradients.activated, batch.shape, work);
   if (!joint) gradients.all_d_out = {};
   ops.swiglu_backward(saved.gate_up, gradients.activated, saved.gate_up, gradients.activated, stream);
   gradients.d_mid = work.matrix(own.tokens(), hidden_);
@@ -235,10 +229,9 @@ ArenaMatrix Block::backward_input(const BatchView& batch, const UnitView& unit, 
   const Matrix dq = gradients.d_qkv.col_block(0, q_width), dk = gradients.d_qkv.col_block(q_width, k_width),
                dv = gradients.d_qkv.col_block(q_width + k_width, k_width);
   {
-    gradients.all_d_mid = tensor_.gather(gradients.d_mid, batch.shape, work);
     const ArenaMatrix d_attention = work.matrix(tokens, q_width);
-    ops.linear_backward_input(gradients.all_d_mid.view, matrix(unit, at_.o, hidden_, q_width), d_attention,
-                              false, batch.shape, stream);
+    gradients.all_d_mid = tensor_.output_gradient(gradients.d_mid, matrix(unit, at_.o, hidden_, q_width),
+                                                  d_attention, batch.shape, work);
     if (!joint) gradients.all_d_mid = {};
     context_.backward(operands(batch, saved), saved.attention, saved.log_sum_exp, d_attention, dq, dk, dv,
                       work);
@@ -299,7 +292,8 @@ void Block::backward_weight(const BatchView& batch, const UnitView& unit, BlockA
   }
   gradients.activated.reset();
   {
-    const GatheredRows norm = normalize(saved.mid, vector(unit, at_.norm2, hidden_), {}, batch.shape, work);
+    const ArenaMatrix own = normalize(saved.mid, vector(unit, at_.norm2, hidden_), {}, work);
+    const GatheredRows norm = tensor_.gather(own, batch.shape, work);
     ops.linear_backward_weight(saved.gate_up, norm.view, batch.shape, gradient.at(at_.gate_up), {}, stream);
   }
   {
@@ -307,7 +301,8 @@ void Block::backward_weight(const BatchView& batch, const UnitView& unit, BlockA
     ops.linear_backward_weight(d_mid.view, saved.attention, batch.shape, gradient.at(at_.o), {}, stream);
   }
   fold_norms(batch, unit, saved, gradients, work);
-  const GatheredRows norm = normalize(saved.x, vector(unit, at_.norm1, hidden_), {}, batch.shape, work);
+  const ArenaMatrix own = normalize(saved.x, vector(unit, at_.norm1, hidden_), {}, work);
+  const GatheredRows norm = tensor_.gather(own, batch.shape, work);
   ops.linear_backward_weight(gradients.d_qkv, norm.view, batch.shape, gradient.at(at_.qkv),
                              bias_ ? gradient.at(at_.qkv_bias) : GradientView{}, stream);
 }

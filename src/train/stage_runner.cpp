@@ -36,7 +36,10 @@ StageRunner::StageRunner(const Config& config, const BatchShare& share,
       flat_(flat),
       device_(device),
       arena_(arena),
-      tensor_(mesh.axis(comm::Axis::tp)),
+      tensor_(mesh.axis(comm::Axis::tp),
+              {config.tensor.chunks, overlap && config.tensor.chunks > 1 && config.mesh.columns() > 1
+                                         ? device.make_stream("tensor")
+                                         : nullptr}),
       context_(mesh.axis(comm::Axis::cp), model::context_exchange_from_name(config.context.exchange), device,
                overlap),
       context_comm_(mesh.axis(comm::Axis::cp)),

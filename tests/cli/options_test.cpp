@@ -27,8 +27,8 @@ CommandSpec train_spec() {
           .sentence = "train a model",
           .usage = "[--config FILE]...",
           .examples = {"cartan train --steps 3", "cartan train --config run.ini"},
-          .uses = {"run", "model", "data", "mesh", "batch", "zero", "pipeline", "context", "recompute",
-                   "precision", "optim", "schedule", "checkpoint"}};
+          .uses = {"run", "model", "data", "mesh", "batch", "zero", "pipeline", "tensor", "context",
+                   "recompute", "precision", "optim", "schedule", "checkpoint"}};
 }
 
 Parsed parse_words(const Words& words) { return parse(train_spec(), words); }

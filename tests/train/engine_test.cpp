@@ -225,11 +225,13 @@ TEST_P(EngineBits, AreThoseOfOneRankUpToRoundingOnAnyMesh) {
       config.pipeline.schedule = turn % 3 == 0 ? "1f1b" : turn % 3 == 1 ? "zero-bubble" : "gpipe";
       config.zero.offload = turn % 4 == 2 ? "states" : turn % 4 == 3 ? "all" : "none";
       config.recompute.policy = turn % 5 == 1 ? "block" : turn % 5 == 3 ? "attention" : "none";
+      config.tensor.chunks = 1 + turn % 4;
       ++turn;
       const Index micro = kGlobal % (2 * shape.dp) == 0 ? 2 : 1;
       expect_near(run(config, micro, 1.0, 1, mesh, true), one, config.precision.compute,
-                  fmt::format("{}, {}, ZeRO {}, {}, recompute {}", comm::to_string(shape), exchange,
-                              config.zero.stage, config.pipeline.schedule, config.recompute.policy));
+                  fmt::format("{}, {}, ZeRO {}, {}, recompute {}, {} chunks", comm::to_string(mesh.shape()),
+                              exchange, config.zero.stage, config.pipeline.schedule, config.recompute.policy,
+                              config.tensor.chunks));
     }
   }
 }

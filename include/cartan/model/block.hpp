@@ -121,9 +121,9 @@ class Block {
               bool keeps_statistics, const Workplace& work) const;
   void fold_norms(const BatchView& batch, const UnitView& unit, const BlockActivations& saved,
                   const BlockGradients& gradients, const Workplace& work) const;
-  /// The normalized rows of all ranks. inv_rms may be absent.
-  GatheredRows normalize(device::ConstMatrix x, device::ConstVector weight, device::Vector inv_rms,
-                         device::SequenceShape shape, const Workplace& work) const;
+  /// The own rows, normalized. inv_rms may be absent.
+  device::ArenaMatrix normalize(device::ConstMatrix x, device::ConstVector weight, device::Vector inv_rms,
+                                const Workplace& work) const;
   device::ConstMatrix matrix(const UnitView& unit, Index offset, Index rows, Index cols) const;
   device::ConstVector vector(const UnitView& unit, Index offset, Index size) const;
   device::ConstMatrix rotated_q(const BlockActivations& saved) const;

@@ -69,6 +69,10 @@ struct PipelineConfig {
   std::string cut = "flops";      ///< flops | layers | blocks of each part: 3,4,5
 };
 
+struct TensorConfig {
+  int chunks = 1;  ///< rows of a micro-batch travel and are multiplied in so many parts
+};
+
 struct ContextConfig {
   std::string exchange = "ring";  ///< ring | all-gather | all-to-all: how cp ranks exchange keys and values
 };
@@ -87,6 +91,7 @@ struct Config {
   comm::MeshShape mesh;
   BatchConfig batch;
   ZeroConfig zero;
+  TensorConfig tensor;
   ContextConfig context;
   PipelineConfig pipeline;
   RecomputeConfig recompute;
