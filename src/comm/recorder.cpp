@@ -5,11 +5,12 @@
 
 namespace cartan::comm {
 
-std::uint64_t Recorder::open(std::string_view verb, std::size_t bytes) {
+std::uint64_t Recorder::open(std::string_view verb, std::size_t bytes, std::uint64_t sent) {
   const std::lock_guard lock(mutex_);
   const std::uint64_t sequence = calls_++;
+  bytes_sent_ += sent;
   ring_[sequence % kCapacity] = {
-      .sequence = sequence, .verb = verb, .bytes = bytes, .seconds = 0, .done = false};
+      .sequence = sequence, .verb = verb, .bytes = bytes, .sent = sent, .seconds = 0, .done = false};
   return sequence;
 }
 
@@ -38,6 +39,11 @@ std::uint64_t Recorder::calls() const {
 double Recorder::data_plane_seconds() const {
   const std::lock_guard lock(mutex_);
   return data_plane_seconds_;
+}
+
+std::uint64_t Recorder::bytes_sent() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_sent_;
 }
 
 }  // namespace cartan::comm

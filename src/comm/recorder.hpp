@@ -15,19 +15,21 @@ class Recorder {
  public:
   static constexpr std::size_t kCapacity = 256;
 
-  /// Notes a call in the order of issue; returns its sequence number, from 0. `verb` is a literal.
-  std::uint64_t open(std::string_view verb, std::size_t bytes);
+  /// Notes a call in the order of issue; returns its sequence number, from 0. `verb` is a literal; `sent` is
+  /// of the data plane (traffic.hpp).
+  std::uint64_t open(std::string_view verb, std::size_t bytes, std::uint64_t sent = 0);
   void close(std::uint64_t sequence, double seconds, bool on_data_plane);
 
   /// Oldest first.
   std::vector<CallRecord> recent() const;
   std::uint64_t calls() const;
   double data_plane_seconds() const;
+  std::uint64_t bytes_sent() const;
 
  private:
   mutable std::mutex mutex_;
   std::array<CallRecord, kCapacity> ring_{};
-  std::uint64_t calls_ = 0;
+  std::uint64_t calls_ = 0, bytes_sent_ = 0;
   double data_plane_seconds_ = 0;
 };
 

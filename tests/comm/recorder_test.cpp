@@ -14,16 +14,19 @@ TEST(Recorder, IsEmptyAtFirst) {
 
 TEST(Recorder, KeepsVerbBytesAndOrder) {
   Recorder recorder;
-  recorder.close(recorder.open("all_gather", 12), 0.5, true);
+  recorder.close(recorder.open("all_gather", 12, 36), 0.5, true);
   recorder.close(recorder.open("barrier", 0), 0.25, false);
   const auto calls = recorder.recent();
   ASSERT_EQ(calls.size(), 2u);
   EXPECT_EQ(calls[0].sequence, 0u);
   EXPECT_EQ(calls[0].verb, "all_gather");
   EXPECT_EQ(calls[0].bytes, 12u);
+  EXPECT_EQ(calls[0].sent, 36u);
   EXPECT_EQ(calls[0].seconds, 0.5);
   EXPECT_TRUE(calls[0].done);
   EXPECT_EQ(calls[1].verb, "barrier");
+  EXPECT_EQ(calls[1].sent, 0u);
+  EXPECT_EQ(recorder.bytes_sent(), 36u);
   EXPECT_EQ(recorder.data_plane_seconds(), 0.5);
 }
 

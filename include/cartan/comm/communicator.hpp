@@ -54,7 +54,8 @@ int slots_for(const CanonicalTree& tree, int size);
 struct CallRecord {
   std::uint64_t sequence = 0;
   std::string_view verb;
-  std::size_t bytes = 0;  ///< payload of this rank
+  std::size_t bytes = 0;   ///< payload of this rank
+  std::uint64_t sent = 0;  ///< its share of Communicator::bytes_sent
   double seconds = 0;
   bool done = false;  ///< false: waiting, under way, or failed
 };
@@ -105,6 +106,12 @@ class Communicator {
   virtual std::vector<CallRecord> recent_calls() const = 0;
   virtual std::uint64_t calls() const = 0;
   virtual double seconds() const = 0;  ///< spent in the data plane
+  /// Bytes that this rank sent to other ranks in the data plane, by the definition of each verb and not by
+  /// the way in which the data moved: the same in an imagined group. With n ranks: all_gather (n - 1) times
+  /// this rank's part; all_to_all all but its own block; broadcast (n - 1) times the data at the root;
+  /// reduce_scatter each node of its stack, less its own chunk; all_reduce that and (n - 1) times its chunk;
+  /// send the data.
+  virtual std::uint64_t bytes_sent() const = 0;
 };
 
 /// Sums over the group, exactly: every rank gets the same bits however the group is made up. Collective.

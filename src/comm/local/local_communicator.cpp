@@ -4,6 +4,8 @@
 
 #include <cstring>
 
+#include "comm/traffic.hpp"
+
 namespace cartan::comm {
 
 std::unique_ptr<Communicator> make_local_communicator(std::string name, int rank, int size, bool imagined) {
@@ -15,8 +17,8 @@ LocalCommunicator::LocalCommunicator(std::string name, int rank, int size, bool 
   CARTAN_ASSERT(size > 0 && rank >= 0 && rank < size);
 }
 
-void LocalCommunicator::note(std::string_view verb, std::size_t bytes) {
-  recorder_.close(recorder_.open(verb, bytes), 0, false);
+void LocalCommunicator::note(std::string_view verb, std::size_t bytes, std::uint64_t sent) {
+  recorder_.close(recorder_.open(verb, bytes, sent), 0, false);
 }
 
 std::int64_t LocalCommunicator::max(std::int64_t value) {
@@ -60,8 +62,8 @@ device::Buffer LocalCommunicator::allocate_exchange(device::Device& device, std:
 }
 
 device::Event LocalCommunicator::copy(std::string_view verb, ConstByteView from, ByteView to,
-                                      device::Stream& stream) {
-  const std::uint64_t sequence = recorder_.open(verb, from.size());
+                                      std::uint64_t sent, device::Stream& stream) {
+  const std::uint64_t sequence = recorder_.open(verb, from.size(), sent);
   if (imagined_ || from.data() == to.data()) {
     recorder_.close(sequence, 0, true);
     return stream.record();
@@ -78,20 +80,20 @@ device::Event LocalCommunicator::copy(std::string_view verb, ConstByteView from,
 
 device::Event LocalCommunicator::all_gather(ConstByteView in, ByteView out, device::Stream& stream) {
   CARTAN_ASSERT(out.size() == in.size() * static_cast<std::size_t>(size_));
-  return copy("all_gather", in, out, stream);
+  return copy("all_gather", in, out, sent_by_all_gather(in.size(), size_), stream);
 }
 
 device::Event LocalCommunicator::all_to_all(ConstByteView in, ByteView out, device::Stream& stream) {
   CARTAN_ASSERT(in.size() == out.size());
-  return copy("all_to_all", in, out, stream);
+  return copy("all_to_all", in, out, sent_by_all_to_all(in.size(), size_), stream);
 }
 
-device::Event LocalCommunicator::broadcast(ByteView data, int, device::Stream& stream) {
-  return copy("broadcast", data, data, stream);
+device::Event LocalCommunicator::broadcast(ByteView data, int root, device::Stream& stream) {
+  return copy("broadcast", data, data, sent_by_broadcast(data.size(), root, rank_, size_), stream);
 }
 
-device::Event LocalCommunicator::send(ConstByteView data, int, device::Stream& stream) {
-  note("send", data.size());
+device::Event LocalCommunicator::send(ConstByteView data, int peer, device::Stream& stream) {
+  note("send", data.size(), sent_by_send(data.size(), peer, rank_));
   return stream.record();
 }
 
@@ -103,7 +105,7 @@ device::Event LocalCommunicator::receive(ByteView data, int, device::Stream& str
 device::Event LocalCommunicator::all_gather_parts(std::vector<ByteView> parts, device::Stream& stream) {
   CARTAN_ASSERT(parts.size() == static_cast<std::size_t>(size_));
   const ByteView own = parts[static_cast<std::size_t>(rank_)];
-  return copy("all_gather", own, own, stream);
+  return copy("all_gather", own, own, sent_by_all_gather(own.size(), size_), stream);
 }
 
 device::Event LocalCommunicator::reduce_scatter(const PartialSums& sums, std::vector<float*> stack,
@@ -113,13 +115,15 @@ device::Event LocalCommunicator::reduce_scatter(const PartialSums& sums, std::ve
   // A single rank holds all leaves, so its stack is the root alone: the sum is there already.
   const std::span from(sums.slots[0], static_cast<std::size_t>(sums.count));
   return copy("reduce_scatter", std::as_bytes(from),
-              {reinterpret_cast<std::byte*>(stack[0]), from.size_bytes()}, stream);
+              {reinterpret_cast<std::byte*>(stack[0]), from.size_bytes()},
+              sent_by_reduce_scatter(sums, rank_, size_), stream);
 }
 
 device::Event LocalCommunicator::all_reduce(const PartialSums& sums, device::Stream& stream) {
   CARTAN_ASSERT(sums.tree != nullptr && !sums.slots.empty());
   const std::span slot(sums.slots[0], static_cast<std::size_t>(sums.count));
-  return copy("all_reduce", std::as_bytes(slot), std::as_writable_bytes(slot), stream);
+  return copy("all_reduce", std::as_bytes(slot), std::as_writable_bytes(slot),
+              sent_by_all_reduce(sums, rank_, size_), stream);
 }
 
 }  // namespace cartan::comm

@@ -40,11 +40,13 @@ class LocalCommunicator : public Communicator {
   std::vector<CallRecord> recent_calls() const override { return recorder_.recent(); }
   std::uint64_t calls() const override { return recorder_.calls(); }
   double seconds() const override { return recorder_.data_plane_seconds(); }
+  std::uint64_t bytes_sent() const override { return recorder_.bytes_sent(); }
 
  private:
-  void note(std::string_view verb, std::size_t bytes);
+  void note(std::string_view verb, std::size_t bytes, std::uint64_t sent = 0);
   /// `from` becomes `to`, unless the group is imagined.
-  device::Event copy(std::string_view verb, ConstByteView from, ByteView to, device::Stream& stream);
+  device::Event copy(std::string_view verb, ConstByteView from, ByteView to, std::uint64_t sent,
+                     device::Stream& stream);
 
   std::string name_;
   int rank_, size_;

@@ -6,6 +6,7 @@
 #include "cartan/core/narrow.hpp"
 #include "comm/mpi/check.hpp"
 #include "comm/mpi/tags.hpp"
+#include "comm/traffic.hpp"
 
 namespace cartan::comm {
 namespace {
@@ -170,35 +171,36 @@ device::Event MpiCommunicator::all_gather(ConstByteView in, ByteView out, device
   parts.reserve(static_cast<std::size_t>(size_));
   for (int r = 0; r < size_; ++r)
     parts.push_back(out.subspan(static_cast<std::size_t>(r) * in.size(), in.size()));
-  return submit(stream, "all_gather", in.size(), [=, this, parts = std::move(parts)] {
-    copy_bytes(in, parts[static_cast<std::size_t>(rank_)]);
-    collective([&](Collectives& c) { c.all_gather_parts(parts); });
-  });
+  return submit(stream, "all_gather", in.size(), sent_by_all_gather(in.size(), size_),
+                [=, this, parts = std::move(parts)] {
+                  copy_bytes(in, parts[static_cast<std::size_t>(rank_)]);
+                  collective([&](Collectives& c) { c.all_gather_parts(parts); });
+                });
 }
 
 device::Event MpiCommunicator::all_gather_parts(std::vector<ByteView> parts, device::Stream& stream) {
   CARTAN_ASSERT(parts.size() == static_cast<std::size_t>(size_));
   const std::size_t own = parts[static_cast<std::size_t>(rank_)].size();
-  return submit(stream, "all_gather", own, [this, parts = std::move(parts)] {
+  return submit(stream, "all_gather", own, sent_by_all_gather(own, size_), [this, parts = std::move(parts)] {
     collective([&](Collectives& c) { c.all_gather_parts(parts); });
   });
 }
 
 device::Event MpiCommunicator::all_to_all(ConstByteView in, ByteView out, device::Stream& stream) {
   CARTAN_ASSERT(in.size() == out.size() && in.size() % static_cast<std::size_t>(size_) == 0);
-  return submit(stream, "all_to_all", in.size(),
+  return submit(stream, "all_to_all", in.size(), sent_by_all_to_all(in.size(), size_),
                 [=, this] { collective([&](Collectives& c) { c.all_to_all(in, out); }); });
 }
 
 device::Event MpiCommunicator::broadcast(ByteView data, int root, device::Stream& stream) {
   require_peer(root);
-  return submit(stream, "broadcast", data.size(),
+  return submit(stream, "broadcast", data.size(), sent_by_broadcast(data.size(), root, rank_, size_),
                 [=, this] { collective([&](Collectives& c) { c.broadcast(data, root); }); });
 }
 
 device::Event MpiCommunicator::send(ConstByteView data, int peer, device::Stream& stream) {
   require_peer(peer);
-  return submit(stream, "send", data.size(), [=, this] {
+  return submit(stream, "send", data.size(), sent_by_send(data.size(), peer, rank_), [=, this] {
     Requests requests(data_, "send");
     requests.send(data, peer, kTagPoint);
     requests.wait();
@@ -207,7 +209,7 @@ device::Event MpiCommunicator::send(ConstByteView data, int peer, device::Stream
 
 device::Event MpiCommunicator::receive(ByteView data, int peer, device::Stream& stream) {
   require_peer(peer);
-  return submit(stream, "receive", data.size(), [=, this] {
+  return submit(stream, "receive", data.size(), 0, [=, this] {
     Requests requests(data_, "receive");
     requests.receive(data, peer, kTagPoint);
     requests.wait();
@@ -233,17 +235,19 @@ device::Event MpiCommunicator::reduce(const PartialSums& sums, std::vector<float
     throw InternalError("{}: rank {} of {} holds {} partial sums of {} leaves, but brings {} slots", name(),
                         rank_, size_, needed, sums.tree->leaves(), sums.slots.size());
   }
-  return submit(stream, reach == Reach::all ? "all_reduce" : "reduce_scatter",
+  const bool to_all = reach == Reach::all;
+  return submit(stream, to_all ? "all_reduce" : "reduce_scatter",
                 static_cast<std::size_t>(sums.count) * sizeof(float),
+                to_all ? sent_by_all_reduce(sums, rank_, size_) : sent_by_reduce_scatter(sums, rank_, size_),
                 [this, plan, slots = sums.slots, count = sums.count, stack = std::move(stack), reach] {
                   collective([&](Collectives& c) { c.reduce(*plan, slots, count, stack, reach); });
                 });
 }
 
 device::Event MpiCommunicator::submit(device::Stream& stream, std::string_view verb, std::size_t bytes,
-                                      std::function<void()> task) {
+                                      std::uint64_t sent, std::function<void()> task) {
   device::HostStream& host = as_host(stream, name());
-  return host.submit([this, sequence = recorder_.open(verb, bytes), task = std::move(task)] {
+  return host.submit([this, sequence = recorder_.open(verb, bytes, sent), task = std::move(task)] {
     timed(recorder_, sequence, true, task);
   });
 }

@@ -60,12 +60,13 @@ class MpiCommunicator : public Communicator {
   std::vector<CallRecord> recent_calls() const override { return recorder_.recent(); }
   std::uint64_t calls() const override { return recorder_.calls(); }
   double seconds() const override { return recorder_.data_plane_seconds(); }
+  std::uint64_t bytes_sent() const override { return recorder_.bytes_sent(); }
 
  private:
   /// Runs on a stream's thread; notices a second stream.
   template <class Work>
   void collective(Work&& work);
-  device::Event submit(device::Stream& stream, std::string_view verb, std::size_t bytes,
+  device::Event submit(device::Stream& stream, std::string_view verb, std::size_t bytes, std::uint64_t sent,
                        std::function<void()> task);
   device::Event reduce(const PartialSums& sums, std::vector<float*> stack, Reach reach,
                        device::Stream& stream);
