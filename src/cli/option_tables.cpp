@@ -195,7 +195,8 @@ std::vector<Option> mesh_options(comm::MeshShape& mesh) {
        .target = &mesh.tp_grid,
        .help = "tensor parallelism over a grid, 2x2 for example: rows cut the sequence and each weight once "
                "more, columns cut heads and matrices as mesh.tp does; empty: one row",
-       .value_name = "ROWSxCOLUMNS"},
+       .value_name = "ROWSxCOLUMNS",
+       .may_be_empty = true},
   };
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 
+#include "comm/local/local_communicator.hpp"
 #include "comm/mpi/check.hpp"
 #include "comm/session_state.hpp"
 
@@ -14,13 +15,28 @@ struct Mesh::State {
   /// place in it matter.
   std::unique_ptr<Communicator> split(Communicator& of, int color, int place, int size,
                                       const std::string& name) {
-    if (!session) return make_local_communicator(name, place, size, imagined);
+    const std::shared_ptr<TrafficTotals> counted = totals_of(of);
+    if (!session) return std::make_unique<LocalCommunicator>(name, place, size, imagined, counted);
     MPI_Comm raw = MPI_COMM_NULL;
     check(MPI_Comm_split(reinterpret_cast<MPI_Comm>(native_handle(of)), color, of.rank(), &raw), name,
           "set-up");
-    return std::make_unique<MpiCommunicator>(CommHandle(raw), name, options);
+    return over_mpi(raw, name, counted);
   }
-  std::unique_ptr<Communicator> axes_of(std::array<int, 4> remain, const std::string& name) {
+  std::unique_ptr<Communicator> over_mpi(MPI_Comm raw, const std::string& name,
+                                         const std::shared_ptr<TrafficTotals>& counted) const {
+    MpiOptions with_totals = options;
+    with_totals.totals = counted;
+    return std::make_unique<MpiCommunicator>(CommHandle(raw), name, with_totals);
+  }
+  /// Of the axis that a communicator is, or comes from at one remove; none for the world.
+  std::shared_ptr<TrafficTotals> totals_of(const Communicator& of) const {
+    if (&of == data_plane.get()) return totals[static_cast<std::size_t>(Axis::dp)];
+    for (std::size_t axis = 0; axis < axes.size(); ++axis)
+      if (&of == axes[axis].get()) return totals[axis];
+    return nullptr;
+  }
+  std::unique_ptr<Communicator> axes_of(std::array<int, 4> remain, const std::string& name,
+                                        const std::shared_ptr<TrafficTotals>& counted) {
     if (!session) {
       const std::array<int, 4> extents = shape.extents(),
                                at{coordinate.pp, coordinate.dp, coordinate.cp, coordinate.tp};
@@ -30,20 +46,22 @@ struct Mesh::State {
         rank = rank * extents[axis] + at[axis];
         size *= extents[axis];
       }
-      return make_local_communicator(name, rank, size, imagined);
+      return std::make_unique<LocalCommunicator>(name, rank, size, imagined, counted);
     }
     MPI_Comm raw = MPI_COMM_NULL;
     check(MPI_Cart_sub(reinterpret_cast<MPI_Comm>(native_handle(*world)), remain.data(), &raw), name,
           "set-up");
-    return std::make_unique<MpiCommunicator>(CommHandle(raw), name, options);
+    return over_mpi(raw, name, counted);
   }
   void make_axes() {
     for (Axis axis : kAxes) {
       std::array<int, 4> remain{};
       remain[static_cast<std::size_t>(axis)] = 1;
-      axes[static_cast<std::size_t>(axis)] = axes_of(remain, group_name(axis, coordinate));
+      const auto number = static_cast<std::size_t>(axis);
+      totals[number] = std::make_shared<TrafficTotals>();
+      axes[number] = axes_of(remain, group_name(axis, coordinate), totals[number]);
     }
-    data_plane = axes_of({0, 1, 1, 0}, plane_name(coordinate));
+    data_plane = axes_of({0, 1, 1, 0}, plane_name(coordinate), totals[static_cast<std::size_t>(Axis::dp)]);
   }
 
   bool session = false, imagined = false;
@@ -53,6 +71,7 @@ struct Mesh::State {
   std::unique_ptr<Communicator> world;
   std::array<std::unique_ptr<Communicator>, 4> axes;
   std::unique_ptr<Communicator> data_plane;
+  std::array<std::shared_ptr<TrafficTotals>, 4> totals;
 };
 
 Mesh::Mesh(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -95,6 +114,10 @@ const MeshCoordinate& Mesh::coordinate() const { return state_->coordinate; }
 Communicator& Mesh::world() { return *state_->world; }
 Communicator& Mesh::axis(Axis axis) { return *state_->axes.at(static_cast<std::size_t>(axis)); }
 Communicator& Mesh::data_plane() { return *state_->data_plane; }
+Traffic Mesh::traffic(Axis axis) const {
+  const TrafficTotals& totals = *state_->totals.at(static_cast<std::size_t>(axis));
+  return {totals.bytes_sent, totals.seconds};
+}
 
 std::unique_ptr<Communicator> Mesh::duplicate(Communicator& of, const std::string& name) {
   return state_->split(of, 0, of.rank(), of.size(), name);

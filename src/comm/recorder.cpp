@@ -9,6 +9,7 @@ std::uint64_t Recorder::open(std::string_view verb, std::size_t bytes, std::uint
   const std::lock_guard lock(mutex_);
   const std::uint64_t sequence = calls_++;
   bytes_sent_ += sent;
+  if (totals_) totals_->bytes_sent += sent;
   ring_[sequence % kCapacity] = {
       .sequence = sequence, .verb = verb, .bytes = bytes, .sent = sent, .seconds = 0, .done = false};
   return sequence;
@@ -17,6 +18,7 @@ std::uint64_t Recorder::open(std::string_view verb, std::size_t bytes, std::uint
 void Recorder::close(std::uint64_t sequence, double seconds, bool on_data_plane) {
   const std::lock_guard lock(mutex_);
   if (on_data_plane) data_plane_seconds_ += seconds;
+  if (on_data_plane && totals_) totals_->seconds += seconds;
   CallRecord& record = ring_[sequence % kCapacity];
   if (record.sequence != sequence) return;  // so many calls later that the ring has moved on
   record.seconds = seconds;

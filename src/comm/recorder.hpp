@@ -3,17 +3,29 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <mutex>
 
 #include "cartan/comm/communicator.hpp"
 
 namespace cartan::comm {
 
+/// Of several communicators together.
+struct TrafficTotals {
+  std::atomic<std::uint64_t> bytes_sent = 0;
+  std::atomic<double> seconds = 0;
+};
+
 /// Thread-safe: data-plane calls are opened by the caller and closed by the stream's thread.
 class Recorder {
  public:
   static constexpr std::size_t kCapacity = 256;
+
+  Recorder() = default;
+  /// What is counted here is added there too.
+  explicit Recorder(std::shared_ptr<TrafficTotals> totals) : totals_(std::move(totals)) {}
 
   /// Notes a call in the order of issue; returns its sequence number, from 0. `verb` is a literal; `sent` is
   /// of the data plane (traffic.hpp).
@@ -31,6 +43,7 @@ class Recorder {
   std::array<CallRecord, kCapacity> ring_{};
   std::uint64_t calls_ = 0, bytes_sent_ = 0;
   double data_plane_seconds_ = 0;
+  std::shared_ptr<TrafficTotals> totals_;
 };
 
 /// Runs `work` and closes the call with its duration; a call that throws stays open, as one that hangs does.

@@ -66,7 +66,8 @@ class Run {
   void settle_save();
   Request request();
   /// Of the data plane and the layers' collectives so far.
-  double communication_seconds();
+  double communication_seconds() const;
+  std::array<std::uint64_t, 4> bytes_sent() const;  ///< by axis
   void summary();
 
   const Config& config_;
@@ -197,9 +198,18 @@ void Run::settle_save() {
   phase_seconds_[5] += seconds_since(begin);
 }
 
-double Run::communication_seconds() {
-  return mesh_.data_plane().seconds() + mesh_.axis(comm::Axis::tp).seconds() +
-         mesh_.axis(comm::Axis::cp).seconds();
+double Run::communication_seconds() const {
+  double seconds = 0;
+  for (const comm::Axis axis : {comm::Axis::dp, comm::Axis::cp, comm::Axis::tp})
+    seconds += mesh_.traffic(axis).seconds;
+  return seconds;
+}
+
+std::array<std::uint64_t, 4> Run::bytes_sent() const {
+  std::array<std::uint64_t, 4> bytes{};
+  for (const comm::Axis axis : comm::kAxes)
+    bytes[static_cast<std::size_t>(axis)] = mesh_.traffic(axis).bytes_sent;
+  return bytes;
 }
 
 Request Run::request() {
@@ -211,6 +221,7 @@ Request Run::request() {
 void Run::step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progress) {
   const auto begin = Clock::now();
   const double comm_before = communication_seconds();
+  const auto sent_before = bytes_sent();
   const double lr =
       optim::learning_rate(config_.schedule, config_.optim.lr, state_.updates(), config_.run.steps);
   const StepResult result = engine_.train_step(
@@ -251,6 +262,11 @@ void Run::step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progre
             {"mfu", report.mfu},
             {"comm_s", communication_seconds() - comm_before + result.times.pipeline},
             {"memory_peak", report.memory_peak}};
+  const auto sent = bytes_sent();
+  for (const comm::Axis axis : comm::kAxes) {
+    const auto number = static_cast<std::size_t>(axis);
+    line["sent_bytes"][std::string(comm::name_of(axis))] = sent[number] - sent_before[number];
+  }
   if (config_.precision.scaling().enabled) {
     line["loss_scale"] = result.loss_scale;
     line["skipped"] = !result.applied;

@@ -10,7 +10,7 @@ import threading
 
 import harness
 
-KEYS = {"step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_s", "mfu", "comm_s", "memory_peak"}
+KEYS = {"step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_s", "mfu", "comm_s", "sent_bytes", "memory_peak"}
 
 
 class RunDirectory(harness.Case):
@@ -25,6 +25,10 @@ class RunDirectory(harness.Case):
             for line in lines:
                 valid = {"valid_loss"} if line["step"] in (2, 4, 5) else set()  # every second one, and the last
                 self.assertEqual(set(line), KEYS | valid)
+                sent = line.pop("sent_bytes")
+                self.assertEqual(set(sent), {"pp", "dp", "cp", "tp"})
+                self.assertTrue(sent["dp"] > 0 if ranks > 1 else sent["dp"] == 0, sent)
+                self.assertEqual(sent["pp"] + sent["cp"] + sent["tp"], 0)
                 self.assertTrue(all(math.isfinite(value) for value in line.values()), line)
                 self.assertTrue(0 < line["tokens"] - tokens <= 12 * 32, line)  # the ends of documents predict nothing
                 tokens = line["tokens"]

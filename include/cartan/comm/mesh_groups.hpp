@@ -9,6 +9,12 @@
 
 namespace cartan::comm {
 
+/// What a rank did in the data plane of some communicators.
+struct Traffic {
+  std::uint64_t bytes_sent = 0;
+  double seconds = 0;
+};
+
 /// Over MPI: made by MPI_Cart_create over (pp, dp, cp, tp) and MPI_Cart_sub; everything that makes or
 /// destroys groups is then collective over those it is made from.
 class Mesh {
@@ -27,6 +33,8 @@ class Mesh {
   Communicator& axis(Axis axis);
   /// The dp x cp plane over which gradients are reduced and ZeRO shards.
   Communicator& data_plane();
+  /// So far, in an axis and the groups made from it; the data plane counts as dp.
+  Traffic traffic(Axis axis) const;
 
   /// A further communicator over the same ranks, for work that runs beside that of the first.
   std::unique_ptr<Communicator> duplicate(Communicator& of, const std::string& name);

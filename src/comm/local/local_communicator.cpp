@@ -12,8 +12,9 @@ std::unique_ptr<Communicator> make_local_communicator(std::string name, int rank
   return std::make_unique<LocalCommunicator>(std::move(name), rank, size, imagined || size > 1);
 }
 
-LocalCommunicator::LocalCommunicator(std::string name, int rank, int size, bool imagined)
-    : name_(std::move(name)), rank_(rank), size_(size), imagined_(imagined) {
+LocalCommunicator::LocalCommunicator(std::string name, int rank, int size, bool imagined,
+                                     std::shared_ptr<TrafficTotals> totals)
+    : name_(std::move(name)), rank_(rank), size_(size), imagined_(imagined), recorder_(std::move(totals)) {
   CARTAN_ASSERT(size > 0 && rank >= 0 && rank < size);
 }
 

@@ -9,7 +9,8 @@ namespace cartan::comm {
 
 class LocalCommunicator : public Communicator {
  public:
-  LocalCommunicator(std::string name, int rank, int size, bool imagined);
+  LocalCommunicator(std::string name, int rank, int size, bool imagined,
+                    std::shared_ptr<TrafficTotals> totals = nullptr);
   bool imagined() const { return imagined_; }
 
   const std::string& name() const override { return name_; }

@@ -49,7 +49,8 @@ MpiCommunicator::MpiCommunicator(CommHandle comm, const std::string& name, const
       data_comm_(duplicate(comm_.get(), name + " data")),
       control_{comm_.get(), name, options.spin, options.max_message_bytes},
       data_{data_comm_.get(), name, options.spin, options.max_message_bytes},
-      messages_(data_, options.window_bytes) {
+      messages_(data_, options.window_bytes),
+      recorder_(options.totals) {
   prepare(raw(), name);
   check(MPI_Comm_rank(raw(), &rank_), name, "set-up");
   check(MPI_Comm_size(raw(), &size_), name, "set-up");

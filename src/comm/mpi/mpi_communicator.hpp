@@ -24,6 +24,7 @@ struct MpiOptions {
   std::size_t max_message_bytes = std::size_t{1} << 30;
   std::size_t window_bytes = MessageCollectives::kWindowBytes;
   std::size_t staging_bytes = SharedCollectives::kStagingBytes;
+  std::shared_ptr<TrafficTotals> totals{};  ///< to which the communicator's traffic is added
 };
 
 class MpiCommunicator : public Communicator {
