@@ -15,7 +15,7 @@ class Config : public Command {
             .examples = {"cartan config --config examples/quickstart.ini --steps 200",
                          "cartan config --model.preset smollm2-135m --data.train corpus --ranks 8 > run.ini"},
             .uses = {"run", "model", "data", "mesh", "batch", "zero", "pipeline", "tensor", "context",
-                     "recompute", "precision", "optim", "schedule", "checkpoint"},
+                     "recompute", "precision", "optim", "schedule", "checkpoint", "watch"},
             .options = {{.key = "ranks",
                          .target = &ranks_,
                          .help = "derive and check what depends on the size of a job; 0: only merge",

@@ -415,6 +415,16 @@ std::vector<Option> checkpoint_options(train::CheckpointConfig& checkpoint) {
   };
 }
 
+std::vector<Option> watch_options(train::WatchConfig& watch) {
+  return {{.key = "watch.replicas",
+           .target = &watch.replicas,
+           .help =
+               "compare what several ranks hold of the parameters so often; a difference ends the run and "
+               "names tensor and rank; 0: never",
+           .unit = "steps",
+           .range = at_least(0)}};
+}
+
 }  // namespace
 
 std::vector<Option> config_options(train::Config& config) {
@@ -424,19 +434,21 @@ std::vector<Option> config_options(train::Config& config) {
         mesh_options(config.mesh), batch_options(config.batch), zero_options(config.zero),
         pipeline_options(config.pipeline), tensor_options(config.tensor), context_options(config.context),
         recompute_options(config.recompute), precision_options(config.precision), optim_options(config.optim),
-        schedule_options(config.schedule), checkpoint_options(config.checkpoint)})
+        schedule_options(config.schedule), checkpoint_options(config.checkpoint),
+        watch_options(config.watch)})
     all.insert(all.end(), section.begin(), section.end());
   return all;
 }
 
 std::optional<std::string> later_key(std::string_view key) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 6> later{{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> later{{
       {"model.from", "import of models"},
       {"precision.reduce", "choice of the reduction's type (it is fp32)"},
       {"lora.", "LoRA"},
       {"checkpoint.local-dir", "node-local checkpoints"},
       {"hook.", "gradient compression"},
-      {"watch.", "watchdog"},
+      {"watch.timeout", "watchdog"},
+      {"watch.heartbeat", "watchdog"},
   }};
   for (const auto& [begin, what] : later) {
     if (begin.ends_with('.') ? key.starts_with(begin) : key == begin)

@@ -133,7 +133,7 @@ class Plan : public Command {
         .examples = {"cartan plan --bubble --pp 4 --batch.global 8 --batch.micro 1",
                      "cartan plan --bubble --draw --config run.ini --pipeline.schedule zero-bubble"},
         .uses = {"run", "model", "data", "mesh", "batch", "zero", "pipeline", "tensor", "context",
-                 "recompute", "precision", "optim", "schedule", "checkpoint"},
+                 "recompute", "precision", "optim", "schedule", "checkpoint", "watch"},
         .options = {{.key = "bubble",
                      .target = &bubble_,
                      .help = "the idle share of each schedule for mesh.pp stages and the micro-batches of a "

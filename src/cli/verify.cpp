@@ -97,7 +97,7 @@ class Verify : public Command {
         .examples = {"mpirun -n 8 cartan verify --config run.ini --tp 2 --pp 2 --zero 1",
                      "srun --mpi=pmix cartan verify --config run.ini --json"},
         .uses = {"run", "model", "data", "mesh", "batch", "zero", "pipeline", "tensor", "context",
-                 "recompute", "precision", "optim", "schedule", "checkpoint"},
+                 "recompute", "precision", "optim", "schedule", "checkpoint", "watch"},
         .options = {{.key = "json", .target = &json_, .help = "print one JSON object", .is_flag = true}},
         .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::missing_input, ExitCode::internal,
                        ExitCode::environment, ExitCode::configuration, ExitCode::diverged, ExitCode::peer}};

@@ -101,6 +101,11 @@ Vector FlatState::compute(std::size_t unit, Index begin, Index count) const {
   if (master_.data() == nullptr) return {nullptr, options_.compute, count};
   if (shards_.data() != nullptr) return owned(shards_, options_.compute, unit, begin, count);
   if (whole_.data() == nullptr) return {nullptr, options_.compute, count};
+  return whole(unit, begin, count);
+}
+
+Vector FlatState::whole(std::size_t unit, Index begin, Index count) const {
+  CARTAN_ASSERT(whole_.data() != nullptr);
   return {device::advance(whole_.data(), options_.compute, layout_.units()[unit].parameter_begin + begin),
           options_.compute, count};
 }

@@ -33,6 +33,8 @@ SharedGradients::SharedGradients(FlatState& state, comm::Mesh& mesh, bool is_tie
       else
         ranges_.push_back({u, {begin, end}, group});
     }
+    if (ends_ != nullptr && ends_->size() > 1 && units[u].number == 0 && owned.end > owned.begin)
+      ranges_.push_back({u, owned, ends_.get()});
   }
 }
 
@@ -51,12 +53,6 @@ void SharedGradients::sum() {
   for (const Range& range : ranges_)
     sum_over(*range.group, state_.gradient(units[range.unit].gradient, range.elements.begin,
                                            range.elements.end - range.elements.begin));
-  if (ends_ == nullptr || ends_->size() == 1) return;
-  for (const FlatUnit& unit : units) {
-    const LeafRange owned = unit.gradient.owned;
-    if (unit.number == 0 && owned.end > owned.begin)
-      sum_over(*ends_, state_.gradient(unit.gradient, owned.begin, owned.end - owned.begin));
-  }
 }
 
 }  // namespace cartan::shard

@@ -75,6 +75,8 @@ void check_run(const Config& config, Problems& problems) {
   if (!(config.zero.bucket_mb > 0))
     problems.add("zero.bucket-mb = {}: must be positive", config.zero.bucket_mb);
   check_zero(config, problems);
+  if (config.watch.replicas < 0)
+    problems.add("watch.replicas = {}: must not be negative", config.watch.replicas);
   if (config.tensor.chunks < 1) problems.add("tensor.chunks = {}: must be at least 1", config.tensor.chunks);
 }
 

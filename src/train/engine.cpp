@@ -9,6 +9,7 @@
 #include "cartan/core/narrow.hpp"
 #include "cartan/model/head.hpp"
 #include "cartan/pipeline/cut.hpp"
+#include "cartan/shard/replica_check.hpp"
 #include "cartan/shard/shared_gradients.hpp"
 #include "train/batch_share.hpp"
 #include "train/row_losses.hpp"
@@ -79,6 +80,7 @@ struct Engine::State {
                  static_cast<Index>(config.zero.bucket_mb * (1 << 20) / static_cast<double>(sizeof(float)))},
                 communication_stream()),
         shared(flat, mesh, config.model.tied),
+        replica_check(flat, plane, replicas.get(), shared),
         host_losses(narrow<std::size_t>(config.batch.micro * config.data.seq)) {
     pipeline::validate(schedule);
     // The look-up's gradient goes on top of the head's, which is in the slot already.
@@ -192,6 +194,7 @@ struct Engine::State {
   optim::LossScaler scaler;
   shard::GradientReducer reducer;
   shard::SharedGradients shared;
+  shard::ReplicaCheck replica_check;
   std::vector<float> host_losses;
   FoldPlan tied_plan;
   // Of the step under way.
@@ -301,6 +304,8 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   result.times.optimizer = seconds_since(begin);
   return result;
 }
+
+std::string Engine::find_replica_difference() { return state_->replica_check.find(state_->mesh.world()); }
 
 LossSum Engine::evaluate(const NextBatch& next) {
   State& s = *state_;

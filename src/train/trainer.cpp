@@ -62,6 +62,7 @@ class Run {
   void banner();
   void step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progress);
   LossSum evaluate();
+  void check_replicas();
   void save();
   void settle_save();
   Request request();
@@ -282,6 +283,16 @@ void Run::step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progre
   metrics->append(line);
 }
 
+void Run::check_replicas() {
+  if (config_.watch.replicas == 0 || state_.step % config_.watch.replicas != 0) return;
+  const std::string difference = engine_.find_replica_difference();
+  if (!difference.empty())
+    throw NumericError(
+        "step {}: replicas of a parameter are not equal: {}. Memory or a library of that rank's node is at "
+        "fault; checkpoints since the last comparison (watch.replicas = {} steps) may be wrong",
+        state_.step, difference, config_.watch.replicas);
+}
+
 void Run::summary() {
   std::vector<double> all(phase_seconds_.size() * static_cast<std::size_t>(session_.world_size()));
   mesh_.world().all_gather_host(std::as_bytes(std::span(phase_seconds_)),
@@ -349,6 +360,7 @@ ExitCode Run::execute() {
   Request wanted = Request::none;
   while (state_.step < config_.run.steps && wanted != Request::stop) {
     step(loader, metrics ? &*metrics : nullptr, progress);
+    check_replicas();
     wanted = request();
     const bool due = config_.checkpoint.every > 0 && state_.step % config_.checkpoint.every == 0;
     if (due || wanted != Request::none || state_.step == config_.run.steps) save();

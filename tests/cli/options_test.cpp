@@ -28,7 +28,7 @@ CommandSpec train_spec() {
           .usage = "[--config FILE]...",
           .examples = {"cartan train --steps 3", "cartan train --config run.ini"},
           .uses = {"run", "model", "data", "mesh", "batch", "zero", "pipeline", "tensor", "context",
-                   "recompute", "precision", "optim", "schedule", "checkpoint"}};
+                   "recompute", "precision", "optim", "schedule", "checkpoint", "watch"}};
 }
 
 Parsed parse_words(const Words& words) { return parse(train_spec(), words); }

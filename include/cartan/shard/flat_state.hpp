@@ -59,6 +59,9 @@ class FlatState {
   device::Vector exp_avg_sq(std::size_t unit, Index begin, Index count) const;
   /// What an update writes for computing; absent where that is the master itself, or is made on demand.
   device::Vector compute(std::size_t unit, Index begin, Index count) const;
+  /// The parameters for computing, owned or not; where this rank keeps all of them (stages 0 to 2, and not
+  /// fused).
+  device::Vector whole(std::size_t unit, Index begin, Index count) const;
   /// The reduced gradient, after the reduction.
   device::Vector gradient(const GradientPart& part, Index begin, Index count) const;
 

@@ -21,12 +21,15 @@ class SharedGradients {
   /// After the reduction over the data plane; afterwards the state's gradients are complete. Collective.
   void sum();
 
- private:
+  /// What this rank owns of a unit and all ranks of `group` hold.
   struct Range {
     std::size_t unit = 0;
-    LeafRange elements;  ///< owned
+    LeafRange elements;
     comm::Communicator* group = nullptr;
   };
+  const std::vector<Range>& ranges() const { return ranges_; }
+
+ private:
   void sum_over(comm::Communicator& group, device::Vector values);
 
   FlatState& state_;

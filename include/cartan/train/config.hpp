@@ -84,6 +84,10 @@ struct CheckpointConfig {
   std::vector<std::string> io_hints;  ///< checkpoint.io-hint: MPI-IO hints KEY=VALUE
 };
 
+struct WatchConfig {
+  Index replicas = 1000;  ///< steps between comparisons of what several ranks hold; 0: never
+};
+
 struct Config {
   RunConfig run;
   model::ModelConfig model;
@@ -99,6 +103,7 @@ struct Config {
   optim::OptimConfig optim;
   optim::ScheduleConfig schedule;
   CheckpointConfig checkpoint;
+  WatchConfig watch;
 };
 
 /// Derives what is left to derive (vocabulary, mesh.dp, batch.micro) and checks all of it for `world_size`

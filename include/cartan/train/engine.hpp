@@ -68,6 +68,9 @@ class Engine {
   StepResult train_step(Index update, double lr, const NextBatch& next);
   /// Summed loss of one global batch, without gradients. Collective.
   LossSum evaluate(const NextBatch& next);
+  /// After a step: names the first parameter that not all of its holders have with the same bits, and their
+  /// ranks; empty where all agree. Collective.
+  std::string find_replica_difference();
 
  private:
   struct State;
