@@ -321,9 +321,34 @@ void add(const Vector& y, const ConstVector& x) {
   same_type("add", "y", y.dtype, DType::f32);
 }
 
+void subtract(const Vector& y, const ConstVector& x) {
+  floats("subtract", "x", x, y.size);
+  floats("subtract", "y", y, y.size);
+}
+
 void copy(const ConstMatrix& x, const Matrix& y) {
   matrix("copy", "x", x, x.rows, x.cols);
   matrix("copy", "y", y, x.rows, x.cols);
+}
+
+void orthonormalise_rows(const Matrix& x) {
+  matrix("orthonormalise_rows", "x", x, x.rows, x.cols);
+  same_type("orthonormalise_rows", "x", x.dtype, DType::f32);
+}
+
+void take_largest(const Vector& x, const Vector& values, std::span<const std::uint32_t> indices) {
+  const char* op = "take_largest";
+  floats(op, "x", x, x.size);
+  floats(op, "values", values, values.size);
+  same(op, "number of indices", static_cast<Index>(indices.size()), values.size);
+  if (values.size > x.size || x.size > Index{1} << 32)
+    throw InternalError("{}: {} of {} elements; at most all of them, and of 2^32", op, values.size, x.size);
+}
+
+void scatter_add(const Vector& y, const ConstVector& values, std::span<const std::uint32_t> indices) {
+  const char* op = "scatter_add";
+  floats(op, "y", y, y.size);
+  floats(op, "values", values, static_cast<Index>(indices.size()));
 }
 
 }  // namespace cartan::device::check

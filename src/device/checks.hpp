@@ -50,6 +50,10 @@ void square_sums(const ConstVector& x, std::span<double> sums);
 void tree_sum(std::span<const float* const> values, std::span<const int> merges, Index count);
 void sum_parts(const ConstMatrix& stacked, Index parts, const ConstMatrix& residual, const Matrix& out);
 void add(const Vector& y, const ConstVector& x);
+void subtract(const Vector& y, const ConstVector& x);
 void copy(const ConstMatrix& x, const Matrix& y);
+void orthonormalise_rows(const Matrix& x);
+void take_largest(const Vector& x, const Vector& values, std::span<const std::uint32_t> indices);
+void scatter_add(const Vector& y, const ConstVector& values, std::span<const std::uint32_t> indices);
 
 }  // namespace cartan::device::check

@@ -164,9 +164,24 @@ class Ops {
                          Stream& stream) = 0;
   /// y += x, fp32.
   virtual void add(Vector y, ConstVector x, Stream& stream) = 0;
+  /// y -= x, fp32.
+  virtual void subtract(Vector y, ConstVector x, Stream& stream) = 0;
   virtual void fill_zero(Vector y, Stream& stream) = 0;
   /// Row by row, converting between dtypes.
   virtual void copy(ConstMatrix x, Matrix y, Stream& stream) = 0;
+
+  /// Makes the rows of x orthonormal, one after another (Gram-Schmidt, each row twice, sums in fp64). A row
+  /// that lies in the space of those before it, or is zero, is replaced by signs from a fixed sequence and
+  /// made orthonormal to them; by zeros where rows >= cols leave no other direction. What is not finite stays
+  /// so.   fp32 [R, N]
+  virtual void orthonormalise_rows(Matrix x, Stream& stream) = 0;
+  /// Moves the values.size elements of largest magnitude out of x: values and indices list them in ascending
+  /// order of index, and x is zero there. Of equal magnitudes the lowest index comes first; a NaN is larger
+  /// than any number.   fp32; x has at most 2^32 elements
+  virtual void take_largest(Vector x, Vector values, std::span<std::uint32_t> indices, Stream& stream) = 0;
+  /// y[indices[i]] += values[i]; no index occurs twice.   fp32
+  virtual void scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices,
+                           Stream& stream) = 0;
 
   /// Whether every element is finite. Blocks the host; for diagnosis only.
   virtual bool all_finite(ConstMatrix x, Stream& stream) = 0;

@@ -8,6 +8,7 @@
 #include "cartan/core/error.hpp"
 #include "device/checks.hpp"
 #include "device/cpu/attention.hpp"
+#include "device/cpu/compression.hpp"
 #include "device/cpu/linear.hpp"
 #include "device/cpu/rows.hpp"
 
@@ -194,6 +195,11 @@ void CpuOps::add(Vector y, ConstVector x, Stream& stream) {
   enqueue(stream, [=](const Context& c, Gemm&) { cpu::add(c, y, x); });
 }
 
+void CpuOps::subtract(Vector y, ConstVector x, Stream& stream) {
+  check::subtract(y, x);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::subtract(c, y, x); });
+}
+
 void CpuOps::fill_zero(Vector y, Stream& stream) {
   enqueue(stream, [=](const Context& c, Gemm&) { cpu::fill_zero(c, y); });
 }
@@ -201,6 +207,22 @@ void CpuOps::fill_zero(Vector y, Stream& stream) {
 void CpuOps::copy(ConstMatrix x, Matrix y, Stream& stream) {
   check::copy(x, y);
   enqueue(stream, [=](const Context& c, Gemm&) { cpu::copy(c, x, y); });
+}
+
+void CpuOps::orthonormalise_rows(Matrix x, Stream& stream) {
+  check::orthonormalise_rows(x);
+  enqueue(stream, [=](const Context&, Gemm&) { cpu::orthonormalise_rows(x); });
+}
+
+void CpuOps::take_largest(Vector x, Vector values, std::span<std::uint32_t> indices, Stream& stream) {
+  check::take_largest(x, values, indices);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::take_largest(c, x, values, indices); });
+}
+
+void CpuOps::scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices,
+                         Stream& stream) {
+  check::scatter_add(y, values, indices);
+  enqueue(stream, [=](const Context&, Gemm&) { cpu::scatter_add(y, values, indices); });
 }
 
 bool CpuOps::all_finite(ConstMatrix x, Stream& stream) {

@@ -63,8 +63,13 @@ class CpuOps : public Ops {
                 Stream& stream) override;
   void sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out, Stream& stream) override;
   void add(Vector y, ConstVector x, Stream& stream) override;
+  void subtract(Vector y, ConstVector x, Stream& stream) override;
   void fill_zero(Vector y, Stream& stream) override;
   void copy(ConstMatrix x, Matrix y, Stream& stream) override;
+  void orthonormalise_rows(Matrix x, Stream& stream) override;
+  void take_largest(Vector x, Vector values, std::span<std::uint32_t> indices, Stream& stream) override;
+  void scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices,
+                   Stream& stream) override;
   bool all_finite(ConstMatrix x, Stream& stream) override;
 
  private:

@@ -270,6 +270,13 @@ void add(const Context& context, Vector y, ConstVector x) {
              [&](Index begin, Index count) { add_floats(sum + begin, term + begin, sum + begin, count); });
 }
 
+void subtract(const Context& context, Vector y, ConstVector x) {
+  for_blocks(context, y.size, [&](Index begin, Index count) {
+    blend_row(static_cast<float*>(y.data) + begin, 1.0f, static_cast<const float*>(x.data) + begin, -1.0f,
+              DType::f32, count);
+  });
+}
+
 void fill_zero(const Context& context, Vector y) {
   for_blocks(context, y.size, [&](Index begin, Index count) {
     std::memset(advance(y.data, y.dtype, begin), 0, static_cast<std::size_t>(count) * size_of(y.dtype));

@@ -38,6 +38,7 @@ void tree_sum(const Context& context, std::span<const float* const> values, std:
               float* out, Index count);
 void sum_parts(const Context& context, ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out);
 void add(const Context& context, Vector y, ConstVector x);
+void subtract(const Context& context, Vector y, ConstVector x);
 void fill_zero(const Context& context, Vector y);
 void copy(const Context& context, ConstMatrix x, Matrix y);
 bool all_finite(const Context& context, ConstMatrix x);

@@ -122,8 +122,16 @@ class SimOps : public Ops {
     check::sum_parts(stacked, parts, residual, out);
   }
   void add(Vector y, ConstVector x, Stream&) override { check::add(y, x); }
+  void subtract(Vector y, ConstVector x, Stream&) override { check::subtract(y, x); }
   void fill_zero(Vector, Stream&) override {}
   void copy(ConstMatrix x, Matrix y, Stream&) override { check::copy(x, y); }
+  void orthonormalise_rows(Matrix x, Stream&) override { check::orthonormalise_rows(x); }
+  void take_largest(Vector x, Vector values, std::span<std::uint32_t> indices, Stream&) override {
+    check::take_largest(x, values, indices);
+  }
+  void scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices, Stream&) override {
+    check::scatter_add(y, values, indices);
+  }
   bool all_finite(ConstMatrix, Stream&) override { return true; }
 
  private:
