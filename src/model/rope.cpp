@@ -4,6 +4,8 @@
 #include <numbers>
 #include <vector>
 
+#include "cartan/core/bfloat16.hpp"
+#include "cartan/core/float16.hpp"
 #include "cartan/core/narrow.hpp"
 #include "cartan/model/block.hpp"
 
@@ -27,15 +29,26 @@ std::vector<double> rope_frequencies(const ModelConfig& config) {
   return frequencies;
 }
 
-RopeTable make_rope_table(const ModelConfig& config, Index positions, device::Device& device) {
+namespace {
+
+float rounded(double value, DType dtype) {
+  const auto single = static_cast<float>(value);
+  if (dtype == DType::bf16) return to_float(to_bfloat16(single));
+  return dtype == DType::f16 ? to_float(to_float16(single)) : single;
+}
+
+}  // namespace
+
+RopeTable make_rope_table(const ModelConfig& config, Index positions, device::Device& device,
+                          DType rounding) {
   const std::vector<double> frequencies = rope_frequencies(config);
   const auto pairs = narrow<Index>(frequencies.size());
   std::vector<float> host(static_cast<std::size_t>(2 * positions * pairs));
   for (Index p = 0; p < positions; ++p) {
     for (Index i = 0; i < pairs; ++i) {
       const double angle = static_cast<double>(p) * frequencies[static_cast<std::size_t>(i)];
-      host[static_cast<std::size_t>(p * pairs + i)] = static_cast<float>(std::cos(angle));
-      host[static_cast<std::size_t>((positions + p) * pairs + i)] = static_cast<float>(std::sin(angle));
+      host[static_cast<std::size_t>(p * pairs + i)] = rounded(std::cos(angle), rounding);
+      host[static_cast<std::size_t>((positions + p) * pairs + i)] = rounded(std::sin(angle), rounding);
     }
   }
   RopeTable table;

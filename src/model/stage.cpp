@@ -23,7 +23,7 @@ struct Stage::State {
         work{device_, arena, options_.compute},
         specs(describe_units(config_, tensor_.slice())),
         head(config_, options_.micro, tensor_),
-        rope(make_rope_table(config_, options_.rope_positions, device_)) {
+        rope(make_rope_table(config_, options_.rope_positions, device_, options_.rope_rounding)) {
     const auto model_units = narrow<Index>(specs.size());
     has_embedding = range.first == 0;
     has_head = range.end == model_units;

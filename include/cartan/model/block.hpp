@@ -41,8 +41,10 @@ struct RopeTable {
   device::ConstMatrix cosines, sines;
 };
 /// Computed in double. With `llama3` scaling frequencies are divided by `factor` below low_freq_factor turns
-/// over the original length, kept above high_freq_factor, blended between (Llama 3 release, 2024).
-RopeTable make_rope_table(const ModelConfig& config, Index positions, device::Device& device);
+/// over the original length, kept above high_freq_factor, blended between (Llama 3 release, 2024). The values
+/// are rounded to `rounding` (fp32, bf16 or fp16).
+RopeTable make_rope_table(const ModelConfig& config, Index positions, device::Device& device,
+                          DType rounding = DType::f32);
 std::vector<double> rope_frequencies(const ModelConfig& config);
 
 /// What forward keeps for the backward pass of one block. T: rows of the micro-batch; R: those of them that
