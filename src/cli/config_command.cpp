@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "cli/command.hpp"
+#include "cli/option_tables.hpp"
 
 namespace cartan::cli {
 namespace {
@@ -14,8 +15,7 @@ class Config : public Command {
             .usage = "[--config FILE]... [--ranks N] [--section.name VALUE]...",
             .examples = {"cartan config --config examples/quickstart.ini --steps 200",
                          "cartan config --model.preset smollm2-135m --data.train corpus --ranks 8 > run.ini"},
-            .uses = {"run", "model", "data", "mesh", "batch", "zero", "pipeline", "tensor", "context",
-                     "recompute", "precision", "optim", "schedule", "checkpoint", "watch"},
+            .uses = training_sections(),
             .options = {{.key = "ranks",
                          .target = &ranks_,
                          .help = "derive and check what depends on the size of a job; 0: only merge",

@@ -2,6 +2,7 @@
 // Ranges here are those of a single value; what depends on several is checked by train::resolve().
 #include "cli/option_tables.hpp"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -310,6 +311,14 @@ std::vector<Option> precision_options(train::PrecisionConfig& precision) {
        .target = &precision.compute,
        .help = "parameters and activations in forward and backward",
        .words = {"fp32", "bf16", "fp16"}},
+      {.key = "precision.reduce",
+       .target = &precision.reduce,
+       .help = "gradients on the way to the ranks that sum them, in fp32; fp16 with precision.compute fp16",
+       .words = {"fp32", "bf16", "fp16"}},
+      {.key = "precision.buffer",
+       .target = &precision.buffer,
+       .help = "values of the rotary tables are rounded to it",
+       .words = {"fp32", "bf16", "fp16"}},
       {.key = "precision.loss-scale",
        .target = &precision.loss_scale,
        .help = "fp16: what the loss is multiplied by, so that small gradients do not vanish; 0: found and "
@@ -332,6 +341,30 @@ std::vector<Option> precision_options(train::PrecisionConfig& precision) {
        .target = &precision.loss_scale_min,
        .help = "the scale never falls below; an overflow there ends the run",
        .range = {.low = 0, .high = 0x1p100, .open_low = true}},
+  };
+}
+
+std::vector<Option> hook_options(shard::HookConfig& hook) {
+  return {
+      {.key = "hook.gradient",
+       .target = &hook.gradient,
+       .help =
+           "gradients compressed on the way over dp and cp, with error feedback: two thin factors of each "
+           "matrix, or the largest elements (zero.stage 0 and 1)",
+       .words = {"none", "powersgd", "topk"}},
+      {.key = "hook.rank",
+       .target = &hook.rank,
+       .help = "powersgd: rows of a factor",
+       .range = between(1, 1 << 16)},
+      {.key = "hook.fraction",
+       .target = &hook.fraction,
+       .help = "topk: share of the elements of a layer that a rank sends",
+       .range = {.low = 0, .high = 1, .open_low = true}},
+      {.key = "hook.warmup",
+       .target = &hook.warmup,
+       .help = "first updates of a training, whose gradients are sent whole",
+       .unit = "updates",
+       .range = between(0, 1e12)},
   };
 }
 
@@ -433,20 +466,28 @@ std::vector<Option> config_options(train::Config& config) {
        {run_options(config.run), model_options(config.model), data_options(config.data),
         mesh_options(config.mesh), batch_options(config.batch), zero_options(config.zero),
         pipeline_options(config.pipeline), tensor_options(config.tensor), context_options(config.context),
-        recompute_options(config.recompute), precision_options(config.precision), optim_options(config.optim),
-        schedule_options(config.schedule), checkpoint_options(config.checkpoint),
+        recompute_options(config.recompute), precision_options(config.precision), hook_options(config.hook),
+        optim_options(config.optim), schedule_options(config.schedule), checkpoint_options(config.checkpoint),
         watch_options(config.watch)})
     all.insert(all.end(), section.begin(), section.end());
   return all;
 }
 
+std::vector<std::string> training_sections() {
+  train::Config any;
+  std::vector<std::string> sections;
+  for (const Option& option : config_options(any)) {
+    const std::string section(section_of(option.key));
+    if (std::find(sections.begin(), sections.end(), section) == sections.end()) sections.push_back(section);
+  }
+  return sections;
+}
+
 std::optional<std::string> later_key(std::string_view key) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> later{{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 5> later{{
       {"model.from", "import of models"},
-      {"precision.reduce", "choice of the reduction's type (it is fp32)"},
       {"lora.", "LoRA"},
       {"checkpoint.local-dir", "node-local checkpoints"},
-      {"hook.", "gradient compression"},
       {"watch.timeout", "watchdog"},
       {"watch.heartbeat", "watchdog"},
   }};

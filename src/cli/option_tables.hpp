@@ -15,6 +15,9 @@ namespace cartan::cli {
 /// shown.
 std::vector<Option> config_options(train::Config& config);
 
+/// The sections that a training reads: those of all options.
+std::vector<std::string> training_sections();
+
 /// Why a key of later versions is refused: "this version of cartan has no context parallelism". Nothing for
 /// other keys.
 std::optional<std::string> later_key(std::string_view key);

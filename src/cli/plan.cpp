@@ -6,6 +6,7 @@
 #include "cartan/core/json.hpp"
 #include "cartan/pipeline/simulate.hpp"
 #include "cli/command.hpp"
+#include "cli/option_tables.hpp"
 
 namespace cartan::cli {
 namespace {
@@ -132,8 +133,7 @@ class Plan : public Command {
         .usage = "--bubble [--draw | --json] [--config FILE]... [--section.name VALUE]...",
         .examples = {"cartan plan --bubble --pp 4 --batch.global 8 --batch.micro 1",
                      "cartan plan --bubble --draw --config run.ini --pipeline.schedule zero-bubble"},
-        .uses = {"run", "model", "data", "mesh", "batch", "zero", "pipeline", "tensor", "context",
-                 "recompute", "precision", "optim", "schedule", "checkpoint", "watch"},
+        .uses = training_sections(),
         .options = {{.key = "bubble",
                      .target = &bubble_,
                      .help = "the idle share of each schedule for mesh.pp stages and the micro-batches of a "

@@ -3,6 +3,7 @@
 #include "cartan/train/trainer.hpp"
 
 #include "cli/command.hpp"
+#include "cli/option_tables.hpp"
 
 namespace cartan::cli {
 namespace {
@@ -15,8 +16,7 @@ class Train : public Command {
             .usage = "[--config FILE]... [--section.name VALUE]...",
             .examples = {"mpirun -n 4 cartan train --config examples/quickstart.ini",
                          "srun --mpi=pmix cartan train --config run.ini --steps 2000 --run.dir runs/long"},
-            .uses = {"run", "model", "data", "mesh", "batch", "zero", "pipeline", "tensor", "context",
-                     "recompute", "precision", "optim", "schedule", "checkpoint", "watch"},
+            .uses = training_sections(),
             .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::missing_input,
                            ExitCode::internal, ExitCode::environment, ExitCode::io, ExitCode::stopped_early,
                            ExitCode::configuration, ExitCode::diverged, ExitCode::peer}};

@@ -8,6 +8,7 @@
 
 #include "cartan/core/json.hpp"
 #include "cli/command.hpp"
+#include "cli/option_tables.hpp"
 
 namespace cartan::cli {
 namespace {
@@ -96,8 +97,7 @@ class Verify : public Command {
         .usage = "[--json] [--config FILE]... [--section.name VALUE]...",
         .examples = {"mpirun -n 8 cartan verify --config run.ini --tp 2 --pp 2 --zero 1",
                      "srun --mpi=pmix cartan verify --config run.ini --json"},
-        .uses = {"run", "model", "data", "mesh", "batch", "zero", "pipeline", "tensor", "context",
-                 "recompute", "precision", "optim", "schedule", "checkpoint", "watch"},
+        .uses = training_sections(),
         .options = {{.key = "json", .target = &json_, .help = "print one JSON object", .is_flag = true}},
         .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::missing_input, ExitCode::internal,
                        ExitCode::environment, ExitCode::configuration, ExitCode::diverged, ExitCode::peer}};

@@ -4,19 +4,39 @@
 
 #include "cartan/core/clock.hpp"
 #include "cartan/core/narrow.hpp"
+#include "shard/gradient_hook.hpp"
+#include "shard/gradient_sum.hpp"
 
 namespace cartan::shard {
+
+namespace {
+
+/// The most elements that a GradientSum is asked for at a time.
+Index most_elements(const FlatLayout& layout, Index bucket_elements) {
+  if (layout.place().stage == 0) return std::min(bucket_elements, layout.gradient_elements());
+  return std::max(layout.largest_unit(true), layout.largest_unit(false));
+}
+
+}  // namespace
 
 GradientReducer::GradientReducer(FlatState& state, comm::Communicator& plane, comm::Communicator* replicas,
                                  const ReducerOptions& options, device::Stream& stream)
     : state_(state),
-      plane_(plane),
       replicas_(replicas),
-      options_(options),
-      tree_(options.global_batch),
-      stream_(stream) {
-  options_.bucket_elements = round_up(std::max<Index>(options.bucket_elements, 1), device::kSumBlock);
+      stream_(stream),
+      bucket_elements_(round_up(std::max<Index>(options.bucket_elements, 1), device::kSumBlock)),
+      warmup_(options.hook.warmup) {
+  const ExchangePlace place{state, plane, stream, CanonicalTree(options.global_batch), options.parts};
+  const bool sends = plane.size() > 1;
+  sum_ = sends && options.wire != DType::f32
+             ? make_rounded_sum(place, options.wire, most_elements(state.layout(), bucket_elements_))
+             : make_canonical_sum(place);
+  if (sends) hook_ = make_hook(options.hook, place);
 }
+
+GradientReducer::~GradientReducer() = default;
+
+void GradientReducer::begin_step(Index update) { compresses_ = hook_ != nullptr && update > warmup_; }
 
 template <class Visit>
 void GradientReducer::for_each_part(std::size_t unit, const Visit& visit) const {
@@ -30,7 +50,9 @@ void GradientReducer::unit_ready(std::size_t unit, LeafRange leaves, bool last) 
   const bool is_transient = state_.layout().gradient_life() == GradientLife::transient;
   if (!last && !is_transient) return;
   for_each_part(unit, [&](const GradientPart& part) {
-    if (state_.layout().place().stage == 0)
+    if (compresses_)
+      pending_.push_back(hook_->exchange(part));
+    else if (state_.layout().place().stage == 0)
       extend_bucket(part);
     else
       reduce_to_owner(part, leaves, last);
@@ -48,33 +70,20 @@ void GradientReducer::extend_bucket(const GradientPart& part) {
     flush_bucket(1);
     bucket_ = range;
   }
-  flush_bucket(options_.bucket_elements);
+  flush_bucket(bucket_elements_);
 }
 
 // Cuts off and reduces buckets while at least so many elements are complete.
 void GradientReducer::flush_bucket(Index at_least) {
-  if (bucket_.end - bucket_.begin < at_least) return;
-  stream_.wait(state_.device().compute_stream().record());
   while (bucket_.end - bucket_.begin >= at_least) {
-    const Index count = std::min(options_.bucket_elements, bucket_.end - bucket_.begin);
+    const Index count = std::min(bucket_elements_, bucket_.end - bucket_.begin);
     bucket_.end -= count;
-    comm::PartialSums sums{&tree_, {}, count, {}, options_.parts};
-    for (float* slot : state_.slots()) sums.slots.push_back(slot + bucket_.end);
-    pending_.push_back(plane_.all_reduce(sums, stream_));
+    pending_.push_back(sum_->all_reduce(bucket_.end, count));
   }
 }
 
 void GradientReducer::reduce_to_owner(const GradientPart& part, LeafRange leaves, bool last) {
-  const ShardPlace& place = state_.layout().place();
-  comm::PartialSums sums{&tree_, {}, part.elements, {}, options_.parts, place.width};
-  for (float* slot : state_.slots()) sums.slots.push_back(slot + part.begin);
-  std::vector<float*> stack{state_.slots()[0] + part.begin + part.alone.begin};
-  if (state_.layout().gradient_life() == GradientLife::transient) {
-    sums.leaves = leaves;
-    stack = state_.owned_stack(part);
-  }
-  stream_.wait(state_.device().compute_stream().record());
-  const device::Event reduced = plane_.reduce_scatter(sums, std::move(stack), stream_);
+  const device::Event reduced = sum_->reduce_scatter(part, leaves);
   state_.set_busy(part, reduced);
   pending_.push_back(reduced);
   if (last && replicas_ != nullptr) gather_from_replicas(part);

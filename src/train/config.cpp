@@ -42,6 +42,35 @@ void check_zero(const Config& config, Problems& problems) {
   }
 }
 
+/// How gradients travel.
+void check_exchange(const Config& config, Problems& problems) {
+  shard::check(config.hook, problems);
+  const PrecisionConfig& precision = config.precision;
+  for (const auto& [key, dtype] : {std::pair{"compute", &precision.compute},
+                                   {"reduce", &precision.reduce},
+                                   {"buffer", &precision.buffer}})
+    if (*dtype != "fp32" && *dtype != "bf16" && *dtype != "fp16")
+      problems.add("precision.{} = {}: use fp32, bf16 or fp16", key, *dtype);
+  if (precision.reduce == "fp16" && precision.compute != "fp16")
+    problems.add(
+        "precision.reduce = fp16 overflows without the loss scale that precision.compute = fp16 brings, and "
+        "precision.compute is {}: use precision.reduce = bf16",
+        precision.compute);
+  const std::string& hook = config.hook.gradient;
+  if (hook == "none") return;
+  if (config.zero.stage >= 2)
+    problems.add(
+        "hook.gradient = {} needs ranks that keep whole gradients, which zero.stage = {} shards: use "
+        "zero.stage "
+        "0 or 1, or hook.gradient none",
+        hook, config.zero.stage);
+  if (precision.compute == "fp16")
+    problems.add(
+        "hook.gradient = {} keeps what is not sent for later steps, which would have another loss scale with "
+        "precision.compute = fp16: use precision.compute = bf16 or fp32, or hook.gradient none",
+        hook);
+}
+
 void check_run(const Config& config, Problems& problems) {
   const RunConfig& run = config.run;
   if (run.steps < 1) problems.add("run.steps = {}: must be at least 1", run.steps);
@@ -58,9 +87,7 @@ void check_run(const Config& config, Problems& problems) {
     else
       problems.add("run.device = {}: use cpu", run.device);
   }
-  const std::string& compute = config.precision.compute;
-  if (compute != "fp32" && compute != "bf16" && compute != "fp16")
-    problems.add("precision.compute = {}: use fp32, bf16 or fp16", compute);
+  check_exchange(config, problems);
   optim::check(config.precision.scaling(), problems);
   const std::string& policy = config.recompute.policy;
   if (policy != "none" && policy != "mlp" && policy != "attention" && policy != "block")

@@ -77,7 +77,8 @@ struct Engine::State {
         scaler(config.precision.scaling()),
         reducer(flat, plane, replicas.get(),
                 {config.batch.global, config.mesh.context(),
-                 static_cast<Index>(config.zero.bucket_mb * (1 << 20) / static_cast<double>(sizeof(float)))},
+                 static_cast<Index>(config.zero.bucket_mb * (1 << 20) / static_cast<double>(sizeof(float))),
+                 dtype_from_name(config.precision.reduce), config.hook},
                 communication_stream()),
         shared(flat, mesh, config.model.tied),
         replica_check(flat, plane, replicas.get(), shared),
@@ -243,6 +244,7 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   State& s = *state_;
   StepResult result;
   s.begin_step();
+  s.reducer.begin_step(update);
   double fused_scale = 0;
   RunnerHooks hooks;
   hooks.losses = [&](const data::Batch& host, Index first_leaf, const model::Flight& flight) {

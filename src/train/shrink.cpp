@@ -116,6 +116,7 @@ Config shrink(const Config& config) {
   toy.zero.bucket_mb = std::min(toy.zero.bucket_mb, kBucketMb);
   toy.precision.loss_scale_power = std::min<int>(toy.precision.loss_scale_power, kPower);
   toy.optim.fused = "never";
+  toy.hook.gradient = "none";  // what is left out of a gradient is not an error of the mesh
   toy.optim.lr = std::min(toy.optim.lr, kHighestRate);
   toy.schedule = {.kind = "constant"};
   toy.run.steps = kVerifiedSteps;

@@ -16,6 +16,7 @@ model::StageOptions stage_options(const Config& config, const BatchShare& share,
   options.compute = dtype_from_name(config.precision.compute);
   options.micro = micro;
   options.rope_positions = config.data.seq;
+  options.rope_rounding = dtype_from_name(config.precision.buffer);
   options.head_slots = model::head_slots_needed(share.folds(), model::head_chunks(micro, vocabulary));
   options.gradient_slots = share.slots();
   const std::string& policy = config.recompute.policy;

@@ -27,8 +27,7 @@ CommandSpec train_spec() {
           .sentence = "train a model",
           .usage = "[--config FILE]...",
           .examples = {"cartan train --steps 3", "cartan train --config run.ini"},
-          .uses = {"run", "model", "data", "mesh", "batch", "zero", "pipeline", "tensor", "context",
-                   "recompute", "precision", "optim", "schedule", "checkpoint", "watch"}};
+          .uses = training_sections()};
 }
 
 Parsed parse_words(const Words& words) { return parse(train_spec(), words); }
@@ -277,8 +276,8 @@ TEST(Options, AnUnknownPresetIsNamedWithThePresetsThatExist) {
 
 TEST(Options, KeysOfLaterVersionsAreRefusedAsSuch) {
   const TemporaryDirectory directory;
-  for (const char* key : {"model.from", "lora.rank", "lora.alpha", "lora.targets", "precision.reduce",
-                          "hook.gradient", "watch.timeout", "watch.heartbeat", "checkpoint.local-dir"}) {
+  for (const char* key : {"model.from", "lora.rank", "lora.alpha", "lora.targets", "watch.timeout",
+                          "watch.heartbeat", "checkpoint.local-dir"}) {
     const auto is_refused = HasSubstr(std::string(key) + ": this version of cartan has no ");
     EXPECT_THAT(failure_of(train_spec(), {std::string("--") + key, "1"}), fails(78, is_refused));
     const std::string file = directory.file("a.ini", std::string(key) + " = 1\n");

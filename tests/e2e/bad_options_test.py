@@ -83,6 +83,13 @@ class BadOptions(harness.Case):
             ("pipeline.chunks", 0),
             ("pipeline.cut", "3,x"),
             ("precision.compute", "fp8"),
+            ("precision.reduce", "fp8"),
+            ("precision.buffer", "fp64"),
+            ("hook.gradient", "qsgd"),
+            ("hook.rank", 0),
+            ("hook.fraction", 0),
+            ("hook.fraction", 1.5),
+            ("hook.warmup", -1),
             ("optim.lr", -1),
             ("optim.lr", "nan"),
             ("optim.beta2", 1),
@@ -127,6 +134,12 @@ class BadOptions(harness.Case):
         self.refuse_train({"mesh.pp": 4, "model.layers": 3}, "model.layers = 3", "4 layers", ranks=4)
         self.refuse_train({"zero.shard": 3}, "zero.shard = 3", "1, 2, 4", ranks=4)
 
+    def test_gradients_that_cannot_travel_so(self):
+        for hook in ("powersgd", "topk"):
+            self.refuse_train({"hook.gradient": hook, "zero.stage": 2}, f"hook.gradient = {hook}", "zero.stage 0 or 1")
+            self.refuse_train({"hook.gradient": hook, "precision.compute": "fp16"}, f"hook.gradient = {hook}", "bf16")
+        self.refuse_train({"precision.reduce": "fp16"}, "precision.reduce = fp16", "precision.reduce = bf16")
+
     def test_offloading_to_a_folder_that_does_not_exist(self):
         result = self.train("run", {"zero.offload": "states", "zero.offload-dir": "nowhere"}, expect=74)
         self.assertIn("nowhere", result.err)
@@ -136,7 +149,7 @@ class BadOptions(harness.Case):
         self.refuse_train({"run.device": "cuda"}, "run.device = cuda", "cpu")
 
     def test_keys_of_later_versions(self):
-        for key in ("lora.rank", "recompute.policy", "hook.gradient"):
+        for key in ("lora.rank", "recompute.policy", "watch.timeout"):
             self.refuse_train({key: 1}, key)
 
     def test_several_mistakes_are_said_together(self):

@@ -58,6 +58,107 @@ INSTANTIATE_TEST_SUITE_P(Models, EngineBits,
                                   std::get<1>(test.param);
                          });
 
+/// Losses of steps on one batch.
+std::vector<double> losses_of(Config config, comm::Mesh& mesh, int steps) {
+  config.batch.micro = 1;
+  config.mesh = mesh.shape();
+  config.run.threads = 1;
+  const auto device = device::make_device(device::DeviceKind::cpu, {1});
+  Engine engine(config, *device, mesh, testing::session().thread_multiple());
+  engine.state().initialise(config.model, 7);
+  std::vector<double> losses;
+  for (int step = 1; step <= steps; ++step) {
+    Index next = 0;
+    losses.push_back(engine
+                         .train_step(step, 3e-3,
+                                     [&](data::MicroBatch& batch) {
+                                       const LeafRange leaves = engine.share().of(next++);
+                                       batch = make_batch(0, leaves.begin, leaves.end - leaves.begin,
+                                                          config.data.seq);
+                                     })
+                         .loss);
+  }
+  EXPECT_EQ(predict_memory(config, mesh.world().rank()).bytes, device->ledger().peak().bytes)
+      << comm::to_string(config.mesh) << ", hook " << config.hook.gradient << ", reduce "
+      << config.precision.reduce << ", ZeRO " << config.zero.stage;
+  return losses;
+}
+
+/// Meshes of up to four ranks in which gradients travel over one axis or two.
+std::vector<comm::MeshShape> exchanging_meshes(int ranks) {
+  if (ranks > 4) return {};
+  if (ranks % 2 != 0) return {{1, ranks, 1, 1}};
+  if (ranks == 2) return {{1, 2, 1, 1}, {1, 1, 2, 1}};
+  return {{1, 4, 1, 1}, {1, 2, 1, 2}, {2, 2, 1, 1}, {1, 1, 2, 2}, {1, 2, 2, 1}};
+}
+
+TEST(EngineHooks, CompressedGradientsTrainNearlyAsWell) {
+  comm::Session& session = testing::session();
+  if (!session.thread_multiple()) GTEST_SKIP() << "needs MPI_THREAD_MULTIPLE";
+  constexpr int kMany = 12;
+  std::map<bool, std::vector<double>> on_another_mesh;
+  bool tied = false;
+  for (const comm::MeshShape& shape : exchanging_meshes(session.world_size())) {
+    comm::Mesh mesh(session, shape);
+    Config config = odd_config(tied = !tied);
+    config.data.seq = 36;
+    config.zero.stage = tied ? 1 : 0;
+    const std::vector<double> plain = losses_of(config, mesh, kMany);
+    for (const char* hook : {"powersgd", "topk"}) {
+      config.hook = {hook, 4, 0.1, 2};
+      const std::vector<double> losses = losses_of(config, mesh, kMany);
+      const std::string where = fmt::format("{} on {}, tied {}", hook, comm::to_string(shape), tied);
+      // Two updates travel whole; the third shows in the fourth loss.
+      for (std::size_t step = 0; step < 3; ++step) EXPECT_EQ(losses[step], plain[step]) << where;
+      EXPECT_EQ(losses[3] == plain[3], shape.dp * shape.cp == 1) << where;
+      // The batch is random tokens, learnt by heart: nothing about its gradients is low-rank or sparse.
+      EXPECT_NEAR(losses.back(), plain.back(), 0.5 * (plain.front() - plain.back())) << where;
+      if (std::string(hook) != "powersgd" || shape.tp > 1 || shape.dp * shape.cp == 1) continue;
+      // All that PowerSGD does with the ranks' gradients is linear: sharing them otherwise is rounding.
+      std::vector<double>& others = on_another_mesh[tied];
+      for (std::size_t step = 0; step < others.size(); ++step)
+        EXPECT_NEAR(losses[step], others[step], 1e-4 * losses[step]) << where << ", step " << step;
+      others = losses;
+    }
+  }
+}
+
+TEST(EngineHooks, SixteenBitReductionStaysNearFp32) {
+  comm::Session& session = testing::session();
+  if (!session.thread_multiple()) GTEST_SKIP() << "needs MPI_THREAD_MULTIPLE";
+  for (const comm::MeshShape& shape : exchanging_meshes(session.world_size())) {
+    comm::Mesh mesh(session, shape);
+    for (const int stage : {0, 1, 2, 3})
+      for (const int shard : {0, 2}) {
+        if (shard > 0 && (stage == 0 || shape.dp * shape.cp != 4)) continue;
+        Config config = odd_config(stage % 2 == 0);
+        config.data.seq = 36;
+        config.zero.stage = stage;
+        config.zero.shard = shard;
+        const Outcome exact = run(config, 1, 0.02, 1, mesh, true);
+        config.precision.reduce = "bf16";
+        const Outcome rounded = run(config, 1, 0.02, 1, mesh, true);
+        const std::string where = fmt::format("{}, ZeRO {}, shard {}", comm::to_string(shape), stage, shard);
+        EXPECT_EQ(rounded == exact, shape.dp * shape.cp == 1) << where;
+        EXPECT_EQ(rounded.numbers[0], exact.numbers[0]) << where;
+        EXPECT_NEAR(rounded.numbers[1] / exact.numbers[1], 1.0, 2e-3) << where;
+        expect_near(rounded, exact, "bf16", where);
+      }
+  }
+}
+
+TEST(EngineHooks, RoundedRotaryTablesStayNearFp32Ones) {
+  comm::Mesh alone = comm::Mesh::alone();
+  Config config = odd_config(true);
+  const Outcome exact = run(config, 4, 1.0, 1, alone, false);
+  for (const char* buffer : {"bf16", "fp16"}) {
+    config.precision.buffer = buffer;
+    const Outcome rounded = run(config, 4, 1.0, 1, alone, false);
+    EXPECT_NE(rounded.numbers, exact.numbers);
+    expect_near(rounded, exact, buffer, buffer);
+  }
+}
+
 TEST(EngineFp16, FollowsFp32AndSkipsWhatOverflows) {
   comm::Session& session = testing::session();
   comm::Mesh mesh(session, comm::MeshShape{1, session.world_size(), 1, 1});
@@ -67,6 +168,9 @@ TEST(EngineFp16, FollowsFp32AndSkipsWhatOverflows) {
   config.precision.compute = "fp16";
   const Outcome half = run(config, 1, 1.0, 1, mesh, session.thread_multiple());
   expect_near(half, exact, "fp16", "fp16");
+  config.precision.reduce = "fp16";
+  expect_near(run(config, 1, 1.0, 1, mesh, session.thread_multiple()), exact, "fp16",
+              "fp16, also on the wire");
 
   // A scale at which gradients overflow is halved until they do not; nothing is updated meanwhile.
   config.precision.loss_scale_power = 40;

@@ -11,6 +11,7 @@
 #include "cartan/model/config.hpp"
 #include "cartan/optim/config.hpp"
 #include "cartan/optim/loss_scaler.hpp"
+#include "cartan/shard/hook_config.hpp"
 
 namespace cartan::train {
 
@@ -35,6 +36,8 @@ struct BatchConfig {
 
 struct PrecisionConfig {
   std::string compute = "fp32";  ///< fp32 | bf16 | fp16: parameters and activations in forward and backward
+  std::string reduce = "fp32";  ///< fp32 | bf16 | fp16: gradients on the way to their owners, who sum in fp32
+  std::string buffer = "fp32";  ///< fp32 | bf16 | fp16: values of the rotary tables are rounded to it
   // Of fp16, which multiplies the loss by a scale; with the other types they have no effect.
   double loss_scale = 0;           ///< for good; 0: dynamic, and the keys below count
   int loss_scale_power = 16;       ///< the first scale is 2 to this power
@@ -100,6 +103,7 @@ struct Config {
   PipelineConfig pipeline;
   RecomputeConfig recompute;
   PrecisionConfig precision;
+  shard::HookConfig hook;
   optim::OptimConfig optim;
   optim::ScheduleConfig schedule;
   CheckpointConfig checkpoint;
