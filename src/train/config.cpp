@@ -53,8 +53,8 @@ void check_exchange(const Config& config, Problems& problems) {
       problems.add("precision.{} = {}: use fp32, bf16 or fp16", key, *dtype);
   if (precision.reduce == "fp16" && precision.compute != "fp16")
     problems.add(
-        "precision.reduce = fp16 overflows without the loss scale that precision.compute = fp16 brings, and "
-        "precision.compute is {}: use precision.reduce = bf16",
+        "precision.reduce = fp16 overflows with precision.compute = {}, which has no loss scale: use "
+        "precision.reduce bf16",
         precision.compute);
   const std::string& hook = config.hook.gradient;
   if (hook == "none") return;
@@ -66,8 +66,8 @@ void check_exchange(const Config& config, Problems& problems) {
         hook, config.zero.stage);
   if (precision.compute == "fp16")
     problems.add(
-        "hook.gradient = {} keeps what is not sent for later steps, which would have another loss scale with "
-        "precision.compute = fp16: use precision.compute = bf16 or fp32, or hook.gradient none",
+        "hook.gradient = {} keeps what is not sent for later steps, whose loss scale would be another with "
+        "precision.compute = fp16: use bf16 or fp32 there, or hook.gradient none",
         hook);
 }
 

@@ -138,7 +138,7 @@ class BadOptions(harness.Case):
         for hook in ("powersgd", "topk"):
             self.refuse_train({"hook.gradient": hook, "zero.stage": 2}, f"hook.gradient = {hook}", "zero.stage 0 or 1")
             self.refuse_train({"hook.gradient": hook, "precision.compute": "fp16"}, f"hook.gradient = {hook}", "bf16")
-        self.refuse_train({"precision.reduce": "fp16"}, "precision.reduce = fp16", "precision.reduce = bf16")
+        self.refuse_train({"precision.reduce": "fp16"}, "precision.reduce = fp16", "precision.reduce bf16")
 
     def test_offloading_to_a_folder_that_does_not_exist(self):
         result = self.train("run", {"zero.offload": "states", "zero.offload-dir": "nowhere"}, expect=74)
