@@ -28,8 +28,7 @@ std::vector<HookedPart> hooked_parts(const FlatLayout& layout);
 /// What the rank has not sent yet: as long as the gradients, zero at first.
 device::Buffer make_residuals(const ExchangePlace& place);
 
-/// Powers of the gradient matrices' dominant directions. Source: Vogels, Karimireddy and Jaggi 2019,
-/// arXiv:1905.13727. Collective.
+/// Thin factors of the matrices. Source: Vogels, Karimireddy and Jaggi 2019, arXiv:1905.13727. Collective.
 std::unique_ptr<GradientHook> make_powersgd(const ExchangePlace& place, Index rank);
 /// The largest elements. Source: Stich, Cordonnier and Jaggi 2018, arXiv:1809.07599. Collective.
 std::unique_ptr<GradientHook> make_topk(const ExchangePlace& place, double fraction);

@@ -8,7 +8,6 @@
 #include "shard/gradient_sum.hpp"
 
 namespace cartan::shard {
-
 namespace {
 
 /// The most elements that a GradientSum is asked for at a time.

@@ -1,5 +1,5 @@
 // 16-bit gradients on the wire, summed in fp32: half the bytes on the way to the owners. The bits depend on
-// how many ranks there are, for each rounds a sum of its own.
+// the number of ranks, because each rounds its own sum.
 #include <algorithm>
 
 #include "cartan/core/narrow.hpp"
