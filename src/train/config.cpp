@@ -58,11 +58,15 @@ void check_exchange(const Config& config, Problems& problems) {
         precision.compute);
   const std::string& hook = config.hook.gradient;
   if (hook == "none") return;
+  if (config.mesh.rows > 1)
+    problems.add(
+        "hook.gradient = {} needs ranks that keep whole gradients, which the rows of mesh.tp-grid = {} share: "
+        "leave one of them away",
+        hook, config.mesh.tp_grid);
   if (config.zero.stage >= 2)
     problems.add(
         "hook.gradient = {} needs ranks that keep whole gradients, which zero.stage = {} shards: use "
-        "zero.stage "
-        "0 or 1, or hook.gradient none",
+        "zero.stage 0 or 1, or hook.gradient none",
         hook, config.zero.stage);
   if (precision.compute == "fp16")
     problems.add(

@@ -137,6 +137,7 @@ class BadOptions(harness.Case):
     def test_gradients_that_cannot_travel_so(self):
         for hook in ("powersgd", "topk"):
             self.refuse_train({"hook.gradient": hook, "zero.stage": 2}, f"hook.gradient = {hook}", "zero.stage 0 or 1")
+            self.refuse_train({"hook.gradient": hook, "mesh.tp-grid": "2x1"}, f"hook.gradient = {hook}", "mesh.tp-grid = 2x1", ranks=2)
             self.refuse_train({"hook.gradient": hook, "precision.compute": "fp16"}, f"hook.gradient = {hook}", "bf16")
         self.refuse_train({"precision.reduce": "fp16"}, "precision.reduce = fp16", "precision.reduce bf16")
 
