@@ -300,8 +300,8 @@ std::vector<Option> recompute_options(train::RecomputeConfig& recompute) {
        .words = {"none", "mlp", "attention", "block"}},
       {.key = "recompute.layers",
        .target = &recompute.layers,
-       .help = "in so many of the first layers; 0: in all",
-       .range = at_least(0)},
+       .help = "in which layers: all, or numbers from 0 as in 0-3,7",
+       .value_name = "LIST"},
   };
 }
 

@@ -1,6 +1,7 @@
 #include "cartan/core/text.hpp"
 
 #include <fmt/format.h>
+#include <charconv>
 
 #include <algorithm>
 #include <array>
@@ -88,6 +89,25 @@ std::string_view trim(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(blanks);
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(blanks) - begin + 1);
+}
+
+std::optional<std::vector<bool>> parse_ranges(std::string_view list, std::int64_t size) {
+  std::vector<bool> named(static_cast<std::size_t>(size));
+  const auto number = [&](std::string_view digits) -> std::optional<std::int64_t> {
+    std::int64_t value = -1;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || end != digits.data() + digits.size() || value < 0 || value >= size) return {};
+    return value;
+  };
+  for (const std::string& entry : split(list, ',')) {
+    const std::string_view text = trim(entry);
+    const std::size_t dash = text.find('-');
+    const auto first = number(text.substr(0, dash));
+    const auto last = dash == std::string_view::npos ? first : number(text.substr(dash + 1));
+    if (!first || !last || *first > *last) return {};
+    for (std::int64_t value = *first; value <= *last; ++value) named[static_cast<std::size_t>(value)] = true;
+  }
+  return named;
 }
 
 }  // namespace cartan

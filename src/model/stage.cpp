@@ -44,7 +44,9 @@ struct Stage::State {
 
   Recompute recompute_of(std::size_t block) const {
     const Index layer = first_unit + narrow<Index>(block) - (first_unit == 0 ? 0 : 1);
-    return layer < options.recompute_layers ? options.recompute : Recompute{};
+    const auto number = narrow<std::size_t>(layer);
+    const bool is_chosen = number < options.recompute_layers.size() && options.recompute_layers[number];
+    return is_chosen ? options.recompute : Recompute{};
   }
   std::size_t block_unit(std::size_t block) const { return block + (has_embedding || has_copy ? 1 : 0); }
   std::size_t unit_count() const { return block_unit(blocks.size()) + (has_head ? 1 : 0); }

@@ -131,6 +131,20 @@ std::vector<model::StageRange> cut_units(const model::ModelConfig& config, Index
   return ranges;
 }
 
+std::vector<std::string> describe_ranges(const std::vector<model::StageRange>& ranges, Index layers) {
+  std::vector<std::string> texts;
+  for (const model::StageRange& range : ranges) {
+    std::vector<std::string> units;
+    if (range.first == 0) units.emplace_back("embedding");
+    const Index first = std::max<Index>(range.first, 1) - 1, last = std::min(range.end - 1, layers) - 1;
+    if (first == last) units.push_back(fmt::format("layer {}", first));
+    if (first < last) units.push_back(fmt::format("layers {}-{}", first, last));
+    if (range.end == layers + 2) units.emplace_back("head");
+    texts.push_back(fmt::format("{}", fmt::join(units, ", ")));
+  }
+  return texts;
+}
+
 void check_cut(const std::string& how, Problems& problems) {
   if (how != "layers" && how != "flops" && !parse_list(how))
     problems.add("pipeline.cut = {}: use flops, layers, or the layers of each part as in 3,4,5", how);

@@ -60,7 +60,8 @@ void check_exchange(const Config& config, Problems& problems) {
   if (hook == "none") return;
   if (config.mesh.rows > 1)
     problems.add(
-        "hook.gradient = {} needs ranks that keep whole gradients, which the rows of mesh.tp-grid = {} share: "
+        "hook.gradient = {} needs ranks that keep whole gradients, which the rows of mesh.tp-grid = {} "
+        "share: "
         "leave one of them away",
         hook, config.mesh.tp_grid);
   if (config.zero.stage >= 2)
@@ -96,8 +97,11 @@ void check_run(const Config& config, Problems& problems) {
   const std::string& policy = config.recompute.policy;
   if (policy != "none" && policy != "mlp" && policy != "attention" && policy != "block")
     problems.add("recompute.policy = {}: use none, mlp, attention or block", policy);
-  if (config.recompute.layers < 0)
-    problems.add("recompute.layers = {}: must not be negative", config.recompute.layers);
+  try {
+    if (config.model.layers > 0) recomputed_layers(config);
+  } catch (const ConfigError& error) {
+    problems.add("{}", error.what());
+  }
   if (config.optim.fused != "auto" && config.optim.fused != "never")
     problems.add("optim.fused = {}: use auto or never", config.optim.fused);
   if (config.checkpoint.every < 0 || config.checkpoint.keep < 0)
@@ -184,6 +188,17 @@ optim::LossScaleConfig PrecisionConfig::scaling() const {
           .window = loss_scale_window,
           .hysteresis = loss_scale_hysteresis,
           .minimum = loss_scale_min};
+}
+
+std::vector<bool> recomputed_layers(const Config& config) {
+  const Index layers = config.model.layers;
+  const std::string& which = config.recompute.layers;
+  if (which == "all") return std::vector<bool>(narrow<std::size_t>(layers), true);
+  const auto named = parse_ranges(which, layers);
+  if (!named)
+    throw ConfigError("recompute.layers = {}: use all, or numbers from 0 to {} as in 0-{}", which, layers - 1,
+                      (layers - 1) / 2);
+  return *named;
 }
 
 Index micro_batches(const Config& config) {

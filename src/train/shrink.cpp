@@ -72,10 +72,12 @@ Index shrink_layers(const Config& config) {
   return std::max<Index>(2, std::min(layers, parts + 1));
 }
 
-Index shrink_recomputed(const Config& config, Index layers) {
-  const Index recomputed = config.recompute.layers;
-  if (recomputed == 0 || recomputed >= config.model.layers) return recomputed == 0 ? 0 : layers;
-  return std::clamp<Index>(recomputed, 1, std::max<Index>(1, layers - 1));
+/// Some of the toy's layers where some of the model's are, from the first on.
+std::string shrink_recomputed(const Config& config, Index layers) {
+  const std::vector<bool> chosen = recomputed_layers(config);
+  const auto count = narrow<Index>(std::count(chosen.begin(), chosen.end(), true));
+  if (count == config.model.layers) return "all";
+  return fmt::format("0-{}", std::clamp<Index>(count, 1, std::max<Index>(1, layers - 1)) - 1);
 }
 
 /// The shortest sequence that the ranks of cp and tp can cut.

@@ -21,7 +21,7 @@ model::StageOptions stage_options(const Config& config, const BatchShare& share,
   options.gradient_slots = share.slots();
   const std::string& policy = config.recompute.policy;
   options.recompute = {policy == "block" || policy == "attention", policy == "block" || policy == "mlp"};
-  options.recompute_layers = config.recompute.layers > 0 ? config.recompute.layers : config.model.layers;
+  options.recompute_layers = recomputed_layers(config);
   return options;
 }
 

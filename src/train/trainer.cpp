@@ -16,6 +16,7 @@
 #include "cartan/core/version.hpp"
 #include "cartan/data/config.hpp"
 #include "cartan/optim/schedule.hpp"
+#include "cartan/pipeline/cut.hpp"
 #include "cartan/pipeline/simulate.hpp"
 #include "cartan/train/engine.hpp"
 #include "cartan/train/snapshot.hpp"
@@ -129,6 +130,19 @@ void Run::banner() {
       "train", "model {}: {} parameters, {} layers, hidden {}, heads {}/{} of {}, ffn {}, vocabulary {}{}",
       m.preset.empty() ? "llama" : m.preset, format_count(narrow<std::uint64_t>(model::parameter_count(m))),
       m.layers, m.hidden, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab, m.tied ? ", tied" : "");
+  if (config_.mesh.pp > 1) {
+    const pipeline::Schedule& schedule = engine_.schedule();
+    const auto parts = pipeline::describe_ranges(
+        pipeline::cut_units(m, config_.data.seq, config_.mesh.pp * schedule.chunks, config_.pipeline.cut),
+        m.layers);
+    for (int stage = 0; stage < config_.mesh.pp; ++stage) {
+      std::string held;
+      for (int chunk = 0; chunk < schedule.chunks; ++chunk)
+        held += (chunk > 0 ? " and " : "") +
+                parts[narrow<std::size_t>(pipeline::part_of(schedule, narrow<std::size_t>(stage), chunk))];
+      log::info("train", "stage {}: {}", stage, held);
+    }
+  }
   log::info("train",
             "compute {} | {:.3g} GFLOP a token (causal), {:.3g} (full) | matrix products {:.0f} GFLOP/s",
             config_.precision.compute, flops.causal * 1e-9, flops.full * 1e-9, matmul_rate_ * 1e-9);

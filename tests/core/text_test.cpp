@@ -48,5 +48,16 @@ TEST(BFloat16, RoundsToNearestTiesToEven) {
   EXPECT_TRUE(std::isnan(to_float(to_bfloat16(std::bit_cast<float>(0x7f800001u)))));
 }
 
+TEST(Text, ListsOfNumbersAndRangesAreReadOrRefused) {
+  const auto read = [](const char* text) { return parse_ranges(text, 5); };
+  using Bits = std::vector<bool>;
+  EXPECT_EQ(read("0-4"), Bits(5, true));
+  EXPECT_EQ(read("3"), (Bits{false, false, false, true, false}));
+  EXPECT_EQ(read("0, 2-3,3"), (Bits{true, false, true, true, false}));
+  for (const char* bad :
+       {"", "5", "0-5", "3-1", "-1", "1-", "-", "a", "1,,2", "1-2-3", "0x1", "99999999999999999999"})
+    EXPECT_EQ(read(bad), std::nullopt) << bad;
+}
+
 }  // namespace
 }  // namespace cartan

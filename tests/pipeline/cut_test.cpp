@@ -133,6 +133,16 @@ TEST(Cut, ByHandIsTakenAsGiven) {
   EXPECT_THAT(sizes_of(config_of(2), 1, "2"), ElementsAre(4));
 }
 
+TEST(Cut, IsDescribedByWhatEachPartHolds) {
+  const auto describe = [](const model::ModelConfig& config, int parts, const char* how) {
+    return describe_ranges(cut_units(config, 128, parts, how), config.layers);
+  };
+  EXPECT_THAT(describe(config_of(12), 4, "3,1,7,1"),
+              ElementsAre("embedding, layers 0-2", "layer 3", "layers 4-10", "layer 11, head"));
+  EXPECT_THAT(describe(config_of(2), 3, "0,2,0"), ElementsAre("embedding", "layers 0-1", "head"));
+  EXPECT_THAT(describe(config_of(1), 1, "1"), ElementsAre("embedding, layer 0, head"));
+}
+
 TEST(Cut, RefusesWhatDoesNotFitAndSaysWhatWould) {
   EXPECT_THAT(refusal(3, 4, "layers"),
               AllOf(HasSubstr("model.layers = 3"), HasSubstr("at most 3 parts"), HasSubstr("at least 4")));

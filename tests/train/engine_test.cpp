@@ -43,10 +43,10 @@ TEST_P(EngineBits, DoNotDependOnFusedUpdatesOrRecomputation) {
   const Outcome one = run(config, kGlobal, 1.0, 1, alone, false);
   config.optim.fused = "auto";
   EXPECT_TRUE(run(config, kGlobal, 1.0, 2, alone, false) == one) << "units updated during the backward pass";
-  config.recompute = {"mlp", 2};
+  config.recompute = {"mlp", "0,2"};
   EXPECT_TRUE(run(config, kGlobal, 1.0, 1, alone, false) == one) << "and two layers recomputed";
   for (const char* policy : {"mlp", "attention", "block"}) {
-    config.recompute = {policy, 0};
+    config.recompute = {policy, "all"};
     EXPECT_TRUE(run(config, 5, 1.0, 1, alone, false) == one) << policy << " recomputed, with accumulation";
   }
 }

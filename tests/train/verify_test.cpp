@@ -192,13 +192,13 @@ TEST(Shrink, KeepsMicroBatchesAndGroupsThatAreSmall) {
   EXPECT_EQ(toy.model.heads, 14);
   EXPECT_EQ(toy.model.kv_heads, 2);
   config.batch = {.global = 15, .micro = 5};
-  config.recompute = {"block", 3};
+  config.recompute = {"block", "0-1,5"};
   resolve(config, 3);
   toy = shrink(config);
   EXPECT_EQ(micro_batches(toy), 3);
   EXPECT_EQ(toy.batch.micro, 3) << "no power of two";
   EXPECT_EQ(toy.recompute.policy, "block");
-  EXPECT_EQ(toy.recompute.layers, 3);
+  EXPECT_EQ(toy.recompute.layers, "0-2");
   EXPECT_EQ(toy.model.layers, 4);
 }
 

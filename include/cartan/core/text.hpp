@@ -22,5 +22,8 @@ std::string multiples_around(std::int64_t value, std::int64_t unit);
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 std::vector<std::string> split(std::string_view text, char separator);
 std::string_view trim(std::string_view text);
+/// Which of the numbers below `size` a list such as "0-3,7" names; nothing where it is no such list or names
+/// others.
+std::optional<std::vector<bool>> parse_ranges(std::string_view list, std::int64_t size);
 
 }  // namespace cartan

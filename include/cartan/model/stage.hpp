@@ -17,14 +17,14 @@ struct StageRange {
 
 struct StageOptions {
   DType compute = DType::f32;
-  device::SequenceShape micro;       ///< the largest micro-batch: rows of this rank
-  Index rope_positions = 0;          ///< length of whole sequences
-  DType rope_rounding = DType::f32;  ///< of the rotary tables' values
-  bool training = true;              ///< false: backward is not possible
-  int head_slots = 0;                ///< head_slots_needed of the run's fold plans
-  int gradient_slots = 0;            ///< slots that the caller's gradient buffers have
-  Recompute recompute;               ///< what is not kept but computed again,
-  Index recompute_layers = 0;        ///< in so many of the model's first layers
+  device::SequenceShape micro;         ///< the largest micro-batch: rows of this rank
+  Index rope_positions = 0;            ///< length of whole sequences
+  DType rope_rounding = DType::f32;    ///< of the rotary tables' values
+  bool training = true;                ///< false: backward is not possible
+  int head_slots = 0;                  ///< head_slots_needed of the run's fold plans
+  int gradient_slots = 0;              ///< slots that the caller's gradient buffers have
+  Recompute recompute;                 ///< what is not kept but computed again,
+  std::vector<bool> recompute_layers;  ///< in these of the model's layers
 };
 
 /// One micro-batch on its way through a stage: what forward keeps for the backward pass.

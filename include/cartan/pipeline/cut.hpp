@@ -20,6 +20,10 @@ namespace cartan::pipeline {
 std::vector<model::StageRange> cut_units(const model::ModelConfig& config, Index sequence_length, int parts,
                                          const std::string& how);
 
+/// "embedding, layers 0-3", "layers 4-6", "layer 7, head" for each range of the units of a model with so many
+/// layers.
+std::vector<std::string> describe_ranges(const std::vector<model::StageRange>& ranges, Index layers);
+
 /// Adds a problem unless `how` is one of the words or a list of whole numbers.
 void check_cut(const std::string& how, Problems& problems);
 

@@ -53,7 +53,7 @@ struct PrecisionConfig {
 struct RecomputeConfig {
   /// none | mlp: gate and up of the feed-forward part | attention: q, k, v and attention | block: both
   std::string policy = "none";
-  Index layers = 0;  ///< in so many of the first layers; 0: in all
+  std::string layers = "all";  ///< all, or numbers from 0: 0-3,7
 };
 
 struct ZeroConfig {
@@ -113,6 +113,9 @@ struct Config {
 /// Derives what is left to derive (vocabulary, mesh.dp, batch.micro) and checks all of it for `world_size`
 /// ranks. Throws ConfigError with every problem: a batch that does not divide says which would, and so on.
 void resolve(Config& config, int world_size);
+
+/// Which of the model's layers recompute.layers names. Throws ConfigError.
+std::vector<bool> recomputed_layers(const Config& config);
 
 /// The part of resolve() that derives batch.micro, for a mesh without zeros. Adds what does not divide.
 void check_batch(Config& config, Problems& problems);
