@@ -14,7 +14,8 @@ class Backoff {
   /// spin = false where ranks share CPUs: then spinning only delays the one that is waited for.
   explicit Backoff(bool spin) : rounds_(spin ? 0 : kSpins) {}
 
-  void pause() {
+  /// Whether it slept.
+  bool pause() {
     if (rounds_ < kSpins) {
 #if defined(__x86_64__)
       __builtin_ia32_pause();
@@ -23,9 +24,10 @@ class Backoff {
       sched_yield();
     } else {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
-      return;
+      return true;
     }
     ++rounds_;
+    return false;
   }
 
  private:

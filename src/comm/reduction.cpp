@@ -12,6 +12,35 @@ namespace {
 
 constexpr Index kBlock = 2048;  // floats: 8 KiB, so that a few of them share a 32 KiB cache
 
+/// Pushes what the ranks [first, end) hold on `stack`.
+ReductionPlan plan_ranks(const ReductionShape& shape, int first, int end, std::vector<TreeNode> stack) {
+  const auto& [tree_leaves, leaves, parts, shard, size] = shape;
+  CARTAN_ASSERT(parts > 0 && size % parts == 0 && leaves.begin >= 0 && leaves.end <= tree_leaves);
+  CARTAN_ASSERT(first % parts == 0 && end % parts == 0);
+  const CanonicalTree tree(tree_leaves);
+  ReductionPlan plan;
+  plan.shape = shape;
+  plan.slots_of_rank.resize(static_cast<std::size_t>(end - first));
+  plan.depth_before = plan.max_depth = static_cast<int>(stack.size());
+  for (int holder = first / parts; holder < end / parts; ++holder) {
+    const LeafRange own = leaf_range(leaves.end - leaves.begin, holder, size / parts);
+    const auto nodes = tree.stack_of_range(leaves.begin + own.begin, leaves.begin + own.end);
+    const int rank = holder * parts - first;
+    for (std::size_t slot = 0; slot < nodes.size(); ++slot) {
+      const int merges = tree.push(stack, nodes[slot]);
+      // The parts of a node are summed one after another; the last one then takes part in the tree.
+      for (int part = 0; part < parts; ++part)
+        plan.values.push_back(
+            {rank + part, static_cast<int>(slot), (part > 0 ? 1 : 0) + (part + 1 == parts ? merges : 0)});
+      plan.max_depth = std::max(plan.max_depth, static_cast<int>(stack.size()) + merges);
+    }
+    for (int part = 0; part < parts; ++part)
+      plan.slots_of_rank[static_cast<std::size_t>(rank + part)] = static_cast<int>(nodes.size());
+  }
+  plan.depth_after = static_cast<int>(stack.size());
+  return plan;
+}
+
 }  // namespace
 
 int ReductionPlan::most_slots() const {
@@ -24,30 +53,12 @@ ReductionShape shape_of(const PartialSums& sums, int size) {
 }
 
 ReductionPlan plan_reduction(const ReductionShape& shape) {
-  const auto& [tree_leaves, leaves, parts, shard, size] = shape;
-  CARTAN_ASSERT(parts > 0 && size % parts == 0 && leaves.begin >= 0 && leaves.end <= tree_leaves);
-  const CanonicalTree tree(tree_leaves);
-  ReductionPlan plan;
-  plan.shard = shard;
-  plan.slots_of_rank.resize(static_cast<std::size_t>(size));
-  std::vector<TreeNode> stack = tree.stack_of_range(0, leaves.begin);
-  plan.depth_before = plan.max_depth = static_cast<int>(stack.size());
-  for (int holder = 0; holder < size / parts; ++holder) {
-    const LeafRange own = leaf_range(leaves.end - leaves.begin, holder, size / parts);
-    const auto nodes = tree.stack_of_range(leaves.begin + own.begin, leaves.begin + own.end);
-    for (std::size_t slot = 0; slot < nodes.size(); ++slot) {
-      const int merges = tree.push(stack, nodes[slot]);
-      // The parts of a node are summed one after another; the last one then takes part in the tree.
-      for (int part = 0; part < parts; ++part)
-        plan.values.push_back({holder * parts + part, static_cast<int>(slot),
-                               (part > 0 ? 1 : 0) + (part + 1 == parts ? merges : 0)});
-      plan.max_depth = std::max(plan.max_depth, static_cast<int>(stack.size()) + merges);
-    }
-    for (int part = 0; part < parts; ++part)
-      plan.slots_of_rank[static_cast<std::size_t>(holder * parts + part)] = static_cast<int>(nodes.size());
-  }
-  plan.depth_after = static_cast<int>(stack.size());
-  return plan;
+  const CanonicalTree tree(shape.tree_leaves);
+  return plan_ranks(shape, 0, shape.size, tree.stack_of_range(0, shape.leaves.begin));
+}
+
+ReductionPlan plan_alone(const ReductionShape& shape, int first, int end) {
+  return plan_ranks(shape, first, end, {});
 }
 
 Folder::Folder(const ReductionPlan& plan)

@@ -18,29 +18,34 @@ struct PlannedValue {
   int merges = 0;
 };
 
-struct ReductionPlan {
-  std::vector<PlannedValue> values;
-  std::vector<int> slots_of_rank;         ///< values that each rank contributes; 0 where it has no leaf
-  int depth_before = 0, depth_after = 0;  ///< of the owner's stack
-  int max_depth = 0;                      ///< deepest stack in between
-  int shard = 0;                          ///< of chunk_range
-
-  int size() const { return static_cast<int>(slots_of_rank.size()); }
-  int most_slots() const;
-  LeafRange chunk(Index count, int rank) const { return chunk_range(count, rank, size(), shard); }
-};
-
 /// What decides a plan, beside the slots' addresses.
 struct ReductionShape {
   Index tree_leaves = 0;
   LeafRange leaves;
   int parts = 1, shard = 0, size = 1;
-  auto key() const { return std::tuple(tree_leaves, leaves.begin, leaves.end, parts, shard, size); }
+
+  using Key = std::tuple<Index, Index, Index, int, int, int>;
+  Key key() const { return {tree_leaves, leaves.begin, leaves.end, parts, shard, size}; }
 };
 ReductionShape shape_of(const PartialSums& sums, int size);
 
+struct ReductionPlan {
+  ReductionShape shape;
+  std::vector<PlannedValue> values;
+  std::vector<int> slots_of_rank;         ///< values that each rank contributes; 0 where it has no leaf
+  int depth_before = 0, depth_after = 0;  ///< of the owner's stack
+  int max_depth = 0;                      ///< deepest stack in between
+
+  int size() const { return static_cast<int>(slots_of_rank.size()); }
+  int most_slots() const;
+  LeafRange chunk(Index count, int rank) const { return chunk_range(count, rank, size(), shape.shard); }
+};
+
 /// O(leaves + size).
 ReductionPlan plan_reduction(const ReductionShape& shape);
+/// What the ranks [first, end) of the group, whole holders, can sum of it alone: from an empty stack to that
+/// of their leaves. They are numbered from 0 in it.
+ReductionPlan plan_alone(const ReductionShape& shape, int first, int end);
 
 /// Sums arrays by a plan, block by block, so that partial results stay in the first-level cache.
 class Folder {

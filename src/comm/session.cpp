@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -55,19 +56,28 @@ int cpus_of_node(MPI_Comm node) {
   return CPU_COUNT(&together);
 }
 
-bool messages_asked_for() {
+MpiOptions options_of_environment() {
+  MpiOptions options;
   const std::string value = process_environment("CARTAN_COMM").value_or("auto");
-  if (value != "auto" && value != "messages") {
-    throw ConfigError("the environment variable CARTAN_COMM is \"{}\": use auto or messages", value);
-  }
-  return value == "messages";
+  if (value == "auto") return options;
+  options.force_messages = value == "messages";
+  constexpr std::string_view kNodes = "nodes:";
+  const char* const end = value.data() + value.size();
+  const bool nodes = value.starts_with(kNodes) &&
+                     std::from_chars(value.data() + kNodes.size(), end, options.ranks_per_node).ptr == end &&
+                     options.ranks_per_node > 0;
+  if (options.force_messages || nodes) return options;
+  throw ConfigError(
+      "the environment variable CARTAN_COMM is \"{}\": use auto, messages, or nodes:K with K ranks on each "
+      "pretended node",
+      value);
 }
 
 }  // namespace
 
 Session::Session(int& argc, char**& argv) : state_(std::make_unique<State>()) {
   State& s = *state_;
-  const bool force_messages = messages_asked_for();
+  s.options = options_of_environment();
   if (is_initialized()) {  // by the program around this one, which also finalizes it
     MPI_Query_thread(&s.thread_level);
   } else {
@@ -102,7 +112,7 @@ Session::Session(int& argc, char**& argv) : state_(std::make_unique<State>()) {
   const cpu_set_t mine = allowed_cpus();
   const int own = CPU_COUNT(&mine), together = cpus_of_node(raw);
   s.threads_of_rank = std::max(1, own < together ? own : together / s.ranks_on_node);
-  s.options = {.force_messages = force_messages, .spin = s.ranks_on_node <= together};
+  s.options.spin = s.ranks_on_node <= together;
 }
 
 Session::~Session() {

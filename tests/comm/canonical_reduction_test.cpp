@@ -135,7 +135,96 @@ TEST_P(CanonicalReduction, PartsOfLeavesAreSummedInTheOrderOfRanks) {
   EXPECT_EQ(std::vector<float>(memory.begin(), memory.end()), expected.total().of);
 }
 
+TEST_P(CanonicalReduction, ShardsAndReplicasGetTheirChunks) {
+  for (const int shard : {2, 3}) {
+    if (comm_.size() % shard != 0) continue;
+    const Index count = 9000, leaves = 11;
+    const CanonicalTree tree(leaves);
+    PartialSums sums = partial_sums(tree, count);
+    sums.shard = shard;
+    const auto whole = serial_sum(leaves, count);
+    const LeafRange chunk = chunk_range(count, comm_.rank(), comm_.size(), shard);
+    std::vector<float> out(static_cast<std::size_t>(chunk.end - chunk.begin));
+    comm_.reduce_scatter(sums, {out.data()}, *stream_).wait();
+    EXPECT_EQ(out, std::vector<float>(whole.begin() + chunk.begin, whole.begin() + chunk.end)) << shard;
+  }
+}
+
+TEST_P(CanonicalReduction, PartsOfLeavesThatLieOnSeveralNodesAreSummedToo) {
+  const int parts = comm_.size();  // every rank has a part of every leaf
+  const Index count = 3000, leaves = 3;
+  const CanonicalTree tree(leaves);
+  std::vector<std::span<float>> slots{operand(static_cast<std::size_t>(count))};
+  std::vector<float> expected(static_cast<std::size_t>(count));
+  for (int rank = 0; rank < parts; ++rank) {
+    const Values part = leaf_values(500 + rank, count);
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      expected[i] = rank == 0 ? part.of[i] : expected[i] + part.of[i];
+    if (rank == comm_.rank()) std::copy(part.of.begin(), part.of.end(), slots[0].begin());
+  }
+  comm_.all_reduce({&tree, {slots[0].data()}, count, {}, parts}, *stream_).wait();
+  EXPECT_EQ(std::vector<float>(slots[0].begin(), slots[0].end()), expected);
+}
+
 CARTAN_EACH_WAY(CanonicalReduction);
+
+class NodesFirst : public testing::Test {
+ protected:
+  /// What a reduce_scatter of one leaf a rank sends to other pretended nodes, from all ranks together.
+  static std::int64_t crossing(bool messages, int ranks_per_node) {
+    MpiOptions options = options_of(Way::messages);
+    options.force_messages = messages;
+    options.ranks_per_node = ranks_per_node;
+    MpiCommunicator comm(duplicate(MPI_COMM_WORLD, "test"), "test", options);
+    EXPECT_EQ(comm.uses_nodes(), !messages);
+    const Index count = 1024 * 12;
+    const CanonicalTree tree(comm.size());
+    std::vector<float> slot(static_cast<std::size_t>(count)), out(slot);
+    const auto stream = device::make_inline_stream("test");
+    comm.reduce_scatter({&tree, {slot.data()}, count}, {out.data()}, *stream).wait();
+    auto bytes = static_cast<std::int64_t>(comm.bytes_between_nodes());
+    comm.sum({&bytes, 1});
+    return bytes;
+  }
+};
+
+TEST_F(NodesFirst, SendsAsManyTimesLessAcrossAsANodeHasRanks) {
+  int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (size != 4) GTEST_SKIP() << "two nodes of two";
+  // Each of 4 ranks sends two chunks of a quarter of 48 KiB, or its node's sum of one.
+  EXPECT_EQ(crossing(true, 2), 4 * 2 * 12 * 1024);
+  EXPECT_EQ(crossing(false, 2), 4 * 1 * 12 * 1024);
+}
+
+TEST_F(NodesFirst, IsLeftToMessagesWhereNodesHoldDifferentNumbersOfRanks) {
+  int size = 0;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (const int ranks_per_node : {1, 2, 3}) {
+    MpiOptions options = options_of(Way::exchange);
+    options.ranks_per_node = ranks_per_node;
+    MpiCommunicator comm(duplicate(MPI_COMM_WORLD, "test"), "test", options);
+    const bool regular = size % ranks_per_node == 0 && ranks_per_node > 1;
+    EXPECT_EQ(comm.uses_nodes(), regular && size > ranks_per_node) << ranks_per_node;
+    EXPECT_EQ(comm.uses_shared_memory(), size > 1 && size <= ranks_per_node) << ranks_per_node;
+  }
+}
+
+TEST(NodeLayout, RanksOutOfOrderAreNotRegular) {
+  int rank = 0, size = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (size != 4) GTEST_SKIP() << "two nodes of two";
+  const auto ordered = [&](int key) {
+    MPI_Comm raw = MPI_COMM_NULL;
+    MPI_Comm_split(MPI_COMM_WORLD, 0, key, &raw);
+    const CommHandle comm(raw);
+    return find_nodes(comm.get(), "test", 2).ranks_per_node;
+  };
+  EXPECT_EQ(ordered(rank), 2);
+  EXPECT_EQ(ordered(3 - rank), 2) << "backwards";
+  EXPECT_EQ(ordered(rank % 2 * 2 + rank / 2), 1) << "from node to node";
+}
 
 class ExactSumOfGroup : public testing::Test {
  protected:

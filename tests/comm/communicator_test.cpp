@@ -232,6 +232,21 @@ TEST_F(Exchange, MemoryThatTheNodeLacksIsRefusedByNameOnEveryRank) {
   }
 }
 
+TEST(ExchangeOfNodes, MemoryThatOneNodeLacksIsRefusedOnEveryNode) {
+  MpiCommunicator comm(duplicate(MPI_COMM_WORLD, "test"), "test", options_of(Way::nodes_of_2));
+  if (!comm.uses_nodes()) GTEST_SKIP() << "needs several nodes of two";
+  const auto device = device::make_device(device::DeviceKind::cpu, {.threads = 1});
+  const std::size_t size_bytes = comm.rank() < 2 ? std::size_t{1} << 50 : 64;
+  const auto allocate = [&] {
+    return comm.allocate_exchange(*device, size_bytes, device::MemoryKind::gradients, "gradients");
+  };
+  if (comm.rank() < 2) {
+    EXPECT_THROW(allocate(), EnvironmentError);
+  } else {
+    EXPECT_THROW(allocate(), PeerError);
+  }
+}
+
 TEST_F(Exchange, RanksInDifferentCallsAreNamed) {
   if (comm_.size() == 1) GTEST_SKIP() << "one rank agrees with itself";
   std::vector<std::byte> in(64), out(64 * static_cast<std::size_t>(comm_.size()));

@@ -103,6 +103,42 @@ TEST(Folder, GoesOnWithTheStackOfEarlierLeaves) {
   }
 }
 
+TEST(Folder, OfNodesOfRanksGivesTheBitsOfTheSerialSumToo) {
+  const Index count = 300;
+  for (const Index leaves : {1, 2, 5, 7, 11, 13, 16, 29}) {
+    const std::vector<float> expected = serial_sum(leaves, count);
+    for (const auto& [nodes, ranks] : {std::pair(2, 2), {3, 2}, {4, 2}, {2, 3}, {3, 3}, {5, 4}}) {
+      const ReductionShape group = whole(leaves, nodes * ranks);
+      const ReductionPlan across = plan_reduction(whole(leaves, nodes));
+      std::vector<std::vector<std::vector<float>>> stacks;  // of each node
+      for (int node = 0; node < nodes; ++node) {
+        const ReductionPlan plan = plan_alone(group, node * ranks, (node + 1) * ranks);
+        ASSERT_EQ(plan.depth_after, across.slots_of_rank[static_cast<std::size_t>(node)]);
+        std::vector<std::vector<float>> values;
+        for (const PlannedValue& value : plan.values) {
+          const auto held = stack_of(leaves, node * ranks + value.rank, nodes * ranks, count);
+          values.push_back(held.values()[static_cast<std::size_t>(value.slot)].of);
+        }
+        std::vector<const float*> operands;
+        for (const auto& value : values) operands.push_back(value.data());
+        auto& memory = stacks.emplace_back(static_cast<std::size_t>(plan.depth_after),
+                                           std::vector<float>(static_cast<std::size_t>(count)));
+        std::vector<float*> stack;
+        for (auto& entry : memory) stack.push_back(entry.data());
+        Folder(plan).fold(operands, stack, {}, count);
+      }
+      std::vector<const float*> operands;
+      for (const PlannedValue& value : across.values)
+        operands.push_back(
+            stacks[static_cast<std::size_t>(value.rank)][static_cast<std::size_t>(value.slot)].data());
+      std::vector<float> out(expected.size());
+      float* const stack[] = {out.data()};
+      Folder(across).fold(operands, stack, {}, count);
+      EXPECT_EQ(out, expected) << leaves << " leaves on " << nodes << " nodes of " << ranks;
+    }
+  }
+}
+
 TEST(ReductionPlan, PartsOfALeafAreSummedBeforeTheTree) {
   const ReductionPlan plan = plan_reduction({2, {0, 2}, 3, 0, 6});
   std::vector<int> ranks, merges;

@@ -126,9 +126,24 @@ TEST_F(MeshOfRanks, RanksOfOneNodeShareMemoryUnlessMessagesAreAskedFor) {
   EXPECT_FALSE(shares(other));
   EXPECT_EQ(other.world().max(session_.rank()), session_.world_size() - 1);
 
-  setenv("CARTAN_COMM", "pigeons", 1);
-  EXPECT_THROW(Session(argc_, argv_), ConfigError);
+  for (const char* wrong : {"pigeons", "nodes:", "nodes:0", "nodes:-1", "nodes:2x"}) {
+    setenv("CARTAN_COMM", wrong, 1);
+    EXPECT_THROW(Session(argc_, argv_), ConfigError) << wrong;
+  }
   unsetenv("CARTAN_COMM");
+}
+
+TEST_F(MeshOfRanks, GroupsThatSpanPretendedNodesWorkInsideNodesFirst) {
+  setenv("CARTAN_COMM", "nodes:2", 1);
+  Session session(argc_, argv_);
+  unsetenv("CARTAN_COMM");
+  const bool many = session.world_size() == 4;
+  Mesh mesh(session, {.pp = 1, .dp = many ? 2 : 1, .cp = 1, .tp = many ? 2 : session.world_size()});
+  const auto of = [](Communicator& comm) -> MpiCommunicator& { return dynamic_cast<MpiCommunicator&>(comm); };
+  EXPECT_EQ(of(mesh.world()).uses_nodes(), many);
+  EXPECT_FALSE(of(mesh.axis(Axis::dp)).uses_nodes()) << "one rank of each node";
+  EXPECT_FALSE(of(mesh.axis(Axis::dp)).uses_shared_memory());
+  EXPECT_EQ(of(mesh.axis(Axis::tp)).uses_shared_memory(), session.world_size() > 1);
 }
 
 TEST(Library, NamesItself) {

@@ -19,6 +19,8 @@ class Determinism(harness.Case):
     def test_any_number_of_ranks_gives_the_same_bits(self):
         variants = {f"ranks{n}": (n, {}) for n in (1, 2, 3, 4, 6)}
         variants["messages3"] = (3, {}, {"CARTAN_COMM": "messages"})
+        variants["nodes-of-2"] = (4, {}, {"CARTAN_COMM": "nodes:2"})
+        variants["nodes-of-3"] = (6, {}, {"CARTAN_COMM": "nodes:3"})
         self.compare({}, variants)
 
     def test_any_micro_batch_gives_the_same_bits(self):
@@ -36,6 +38,10 @@ class Determinism(harness.Case):
         variants["offload"] = (0, {"zero.offload": "all"})
         variants["stage3-offload"] = (2, {"zero.stage": 3, "zero.offload": "all", "batch.micro": 2})
         variants["stage3-shards-of-2"] = (4, {"zero.stage": 3, "zero.shard": 2, "batch.micro": 1})
+        for z in (1, 2, 3):
+            variants[f"stage{z}-nodes"] = (4, {"zero.stage": z, "batch.micro": 1}, {"CARTAN_COMM": "nodes:2"})
+        variants["stage3-shards-of-2-nodes"] = (
+            6, {"zero.stage": 3, "zero.shard": 2, "batch.micro": 1}, {"CARTAN_COMM": "nodes:3"})
         variants["stage2-messages"] = (3, {"zero.stage": 2, "batch.micro": 2}, {"CARTAN_COMM": "messages"})
         self.compare({}, variants)
 

@@ -11,8 +11,10 @@ namespace cartan::comm {
 /// One in a process. MPI_Init_thread when made, MPI_Finalize when destroyed in good order (not while
 /// unwinding); an MPI that runs already is used and left running.
 ///
-/// Environment: CARTAN_COMM = auto (ranks of one node exchange through shared memory) or messages (as between
-/// nodes). Where the ranks that the launcher announces for this node, times OMP_NUM_THREADS, exceed the CPUs,
+/// Environment: CARTAN_COMM = auto (ranks of one node exchange through shared memory, and groups that span
+/// nodes sum inside each first), messages (as between nodes that hold one rank each), or nodes:K (auto, but
+/// each K neighbouring ranks of the world count as a node: for tests on one machine). Where the ranks that
+/// the launcher announces for this node, times OMP_NUM_THREADS, exceed the CPUs,
 /// OMPI_MCA_mpi_yield_when_idle=1 is set before MPI starts, unless it is set already.
 class Session {
  public:

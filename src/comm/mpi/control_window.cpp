@@ -7,6 +7,7 @@
 #include "cartan/core/error.hpp"
 #include "cartan/core/text.hpp"
 #include "comm/mpi/check.hpp"
+#include "comm/mpi/tags.hpp"
 
 namespace cartan::comm {
 
@@ -25,6 +26,7 @@ std::string_view name_of(Verb verb) {
 ControlWindow::ControlWindow(MPI_Comm comm, const std::string& comm_name, bool spin,
                              std::size_t staging_bytes)
     : name_(comm_name),
+      comm_(comm),
       spin_(spin),
       staging_bytes_(staging_bytes),
       window_(comm, comm_name, sizeof(Line) + staging_bytes, "the control window") {
@@ -41,8 +43,17 @@ void ControlWindow::barrier() {
   Backoff backoff(spin_);
   for (int step = 1; step < size_; ++step) {
     const auto& arrived = line((rank_ + step) % size_).arrived;
-    while (arrived.load(std::memory_order_acquire) < epoch_) backoff.pause();
+    while (arrived.load(std::memory_order_acquire) < epoch_) {
+      if (backoff.pause()) let_mpi_work();
+    }
   }
+}
+
+void ControlWindow::let_mpi_work() const {
+  // A message may count as sent although a part of it waits here for room in the network. It must go on its
+  // way while this rank waits for another one that waits, through others perhaps, for that message.
+  int found = 0;
+  check(MPI_Iprobe(MPI_ANY_SOURCE, kTagNothing, comm_, &found, MPI_STATUS_IGNORE), name_, "waiting");
 }
 
 void ControlWindow::agree(const Offer& offer, std::size_t places) {

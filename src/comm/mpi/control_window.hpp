@@ -57,8 +57,10 @@ class ControlWindow {
  private:
   struct Line;
   Line& line(int rank) const;
+  void let_mpi_work() const;
 
   std::string name_;
+  MPI_Comm comm_;
   bool spin_;
   std::size_t staging_bytes_;
   SharedWindow window_;

@@ -11,16 +11,6 @@
 namespace cartan::comm {
 namespace {
 
-bool all_on_one_node(MPI_Comm comm, const std::string& name) {
-  MPI_Comm raw = MPI_COMM_NULL;
-  int size = 0, size_here = 0;
-  check(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &raw), name, "set-up");
-  const CommHandle here(raw);
-  check(MPI_Comm_size(comm, &size), name, "set-up");
-  check(MPI_Comm_size(raw, &size_here), name, "set-up");
-  return size == size_here;
-}
-
 device::HostStream& as_host(device::Stream& stream, const std::string& name) {
   auto* host = dynamic_cast<device::HostStream*>(&stream);
   if (host == nullptr) {
@@ -54,9 +44,17 @@ MpiCommunicator::MpiCommunicator(CommHandle comm, const std::string& name, const
   prepare(raw(), name);
   check(MPI_Comm_rank(raw(), &rank_), name, "set-up");
   check(MPI_Comm_size(raw(), &size_), name, "set-up");
-  if (size_ > 1 && !options.force_messages && all_on_one_node(raw(), name)) {
-    shared_ = std::make_unique<SharedCollectives>(raw(), name, options.spin, options.staging_bytes);
-  }
+  if (size_ == 1) return;
+  layout_ = find_nodes(raw(), name, options.ranks_per_node);
+  data_.between_nodes = &between_nodes_;
+  data_.rank = rank_;
+  data_.ranks_per_node = layout_.ranks_per_node;
+  if (options.force_messages || layout_.ranks_per_node == 1) return;
+  const std::string inside = layout_.one_node ? name : name + ", of one node";
+  shared_ = std::make_unique<SharedCollectives>(node_comm(), inside, options.spin, options.staging_bytes);
+  if (layout_.one_node) return;
+  across_ = {layout_.peers.get(), name, options.spin, options.max_message_bytes, &between_nodes_};
+  nodes_ = std::make_unique<NodeCollectives>(*shared_, across_, messages_, options.window_bytes);
 }
 
 std::int64_t MpiCommunicator::max(std::int64_t value) {
@@ -137,13 +135,17 @@ device::Buffer MpiCommunicator::allocate_exchange(device::Device& device, std::s
     if (size_bytes > 0) std::memset(buffer.data(), 0, size_bytes);
     return buffer;
   }
-  auto window = std::make_unique<SharedWindow>(raw(), name(), size_bytes, label);
-  std::byte* own = window->own();
-  if (size_bytes > 0)
-    std::memset(own, 0, size_bytes);  // the first touch also places the pages near this rank
+  std::unique_ptr<SharedWindow> window;
+  std::byte* own = nullptr;
+  // One node may lack the room while another has it. After the agreement peers may read the window.
+  all_or_none(*this, fmt::format("allocating {} on {}", label, name()), [&] {
+    window = std::make_unique<SharedWindow>(node_comm(), name(), size_bytes, label);
+    own = window->own();
+    if (size_bytes > 0)
+      std::memset(own, 0, size_bytes);  // the first touch also places the pages near this rank
+  });
   const auto windows = shared_->windows();
   const std::uint32_t number = windows->add(std::move(window));
-  barrier();  // peers may read it from here on
   return device::Buffer(own, size_bytes, kind, device.ledger(),
                         [windows, number](void*) { windows->take(number); });
 }
@@ -159,7 +161,9 @@ void MpiCommunicator::collective(Work&& work) {
     std::atomic<bool>& flag;
     ~Leave() { flag = false; }
   } const leave{in_collective_};
-  if (shared_ != nullptr) {
+  if (nodes_ != nullptr) {
+    work(static_cast<Collectives&>(*nodes_));
+  } else if (shared_ != nullptr) {
     work(static_cast<Collectives&>(*shared_));
   } else {
     work(static_cast<Collectives&>(messages_));

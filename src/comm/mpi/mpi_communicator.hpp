@@ -11,6 +11,8 @@
 #include "cartan/comm/communicator.hpp"
 #include "comm/mpi/handles.hpp"
 #include "comm/mpi/message_collectives.hpp"
+#include "comm/mpi/node_collectives.hpp"
+#include "comm/mpi/node_layout.hpp"
 #include "comm/mpi/requests.hpp"
 #include "comm/mpi/shared_collectives.hpp"
 #include "comm/recorder.hpp"
@@ -20,6 +22,7 @@ namespace cartan::comm {
 /// How a communicator works; the same on every rank. Sizes are parameters so that tests reach every path.
 struct MpiOptions {
   bool force_messages = false;  ///< between ranks of one node too
+  int ranks_per_node = 0;       ///< > 0: pretend that nodes hold so many neighbours of the world
   bool spin = true;             ///< false where ranks share CPUs
   std::size_t max_message_bytes = std::size_t{1} << 30;
   std::size_t window_bytes = MessageCollectives::kWindowBytes;
@@ -36,7 +39,13 @@ class MpiCommunicator : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   MPI_Comm raw() const { return comm_.get(); }
-  bool uses_shared_memory() const { return shared_ != nullptr; }
+  /// Between all of its ranks.
+  bool uses_shared_memory() const { return shared_ != nullptr && nodes_ == nullptr; }
+  /// Inside nodes, of which there are several.
+  bool uses_nodes() const { return nodes_ != nullptr; }
+  /// Payload of the data plane's messages to ranks on other nodes, but for gathers and broadcasts by MPI's
+  /// own collectives. Where the nodes are not regular (NodeLayout), of all messages.
+  std::uint64_t bytes_between_nodes() const { return between_nodes_; }
 
   std::int64_t max(std::int64_t value) override;
   void barrier() override;
@@ -73,16 +82,20 @@ class MpiCommunicator : public Communicator {
                        device::Stream& stream);
   std::shared_ptr<const ReductionPlan> plan_of(const PartialSums& sums);
   void require_peer(int peer) const;
+  /// Whose ranks share windows.
+  MPI_Comm node_comm() const { return layout_.one_node ? raw() : layout_.node.get(); }
 
   CommHandle comm_, data_comm_;
   int rank_ = 0, size_ = 1;
-  MessageContext control_, data_;
+  NodeLayout layout_;
+  std::atomic<std::uint64_t> between_nodes_{0};
+  MessageContext control_, data_, across_;
   MessageCollectives messages_;
-  std::unique_ptr<SharedCollectives> shared_;  // where all ranks share a node
+  std::unique_ptr<SharedCollectives> shared_;  // between the ranks of a node, where there are several
+  std::unique_ptr<NodeCollectives> nodes_;     // where there are several nodes of several ranks
   std::atomic<bool> in_collective_{false};
   Recorder recorder_;
-  using PlanKey = decltype(ReductionShape{}.key());
-  std::map<PlanKey, std::shared_ptr<const ReductionPlan>> plans_;
+  std::map<ReductionShape::Key, std::shared_ptr<const ReductionPlan>> plans_;
 };
 
 /// Collective over `parent`: a duplicate, an error handler that returns codes, and a name that MPI's tools

@@ -10,6 +10,9 @@
 namespace cartan::comm {
 
 void Requests::send(ConstByteView data, int peer, int tag) {
+  const bool leaves_node =
+      peer != context_.rank && peer / context_.ranks_per_node != context_.rank / context_.ranks_per_node;
+  if (context_.between_nodes != nullptr && leaves_node) *context_.between_nodes += data.size();
   while (!data.empty()) {
     const ConstByteView piece = data.first(std::min(data.size(), context_.max_message_bytes));
     MPI_Request request = MPI_REQUEST_NULL;

@@ -4,6 +4,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,8 @@ struct MessageContext {
   std::string name;                                      ///< of the communicator, for errors
   bool spin = true;                                      ///< see Backoff
   std::size_t max_message_bytes = std::size_t{1} << 30;  ///< longer payloads are cut: MPI counts are int
+  std::atomic<std::uint64_t>* between_nodes = nullptr;   ///< counts what is sent to other nodes
+  int rank = -1, ranks_per_node = 1;  ///< that tell them; by default every peer is on another node
 };
 
 class Requests {

@@ -3,11 +3,27 @@
 #include "comm/mpi/shared_collectives.hpp"
 
 #include <algorithm>
+#include <functional>
 
 #include "cartan/core/error.hpp"
 #include "cartan/core/narrow.hpp"
 
 namespace cartan::comm {
+namespace {
+
+/// The memory from the first to the last of a rank's parts, every size-th of `parts`.
+ByteView hull_of(std::span<const ByteView> parts, std::size_t rank, std::size_t size) {
+  std::byte *begin = nullptr, *end = nullptr;
+  for (std::size_t i = rank; i < parts.size(); i += size) {
+    if (parts[i].empty()) continue;
+    std::byte* const data = parts[i].data();
+    if (begin == nullptr || std::less<>()(data, begin)) begin = data;
+    if (end == nullptr || std::less<>()(end, data + parts[i].size())) end = data + parts[i].size();
+  }
+  return begin == nullptr ? parts[rank] : ByteView(begin, end);
+}
+
+}  // namespace
 
 std::uint32_t ExchangeWindows::add(std::unique_ptr<SharedWindow> window) {
   const std::lock_guard lock(mutex_);
@@ -74,39 +90,52 @@ void SharedCollectives::stage(std::size_t total, std::size_t parts, Write&& writ
 }
 
 void SharedCollectives::all_gather_parts(std::span<const ByteView> parts) {
-  const int rank = control_.rank(), size = control_.size();
-  const auto part = [&](int r) { return parts[static_cast<std::size_t>(r)]; };
-  std::size_t total = 0, largest = 0;
-  for (const ByteView& one : parts) {
-    total += one.size();
-    largest = std::max(largest, one.size());
-  }
-  offer_one(Verb::all_gather, part(rank), total, 0, true);
+  const auto rank = static_cast<std::size_t>(control_.rank()),
+             size = static_cast<std::size_t>(control_.size());
+  CARTAN_ASSERT(parts.size() % size == 0);
+  std::size_t total = 0;
+  for (const ByteView& one : parts) total += one.size();
+  offer_one(Verb::all_gather, hull_of(parts, rank, size), total, 0, true);
   if (control_.all_in_reach()) {
-    for (int step = 1; step < size; ++step) {
-      const int peer = (rank + step) % size;
-      copy_bytes({peer_operand(peer), part(peer).size()}, part(peer));
+    for (std::size_t step = 1; step < size; ++step) {
+      // Parts lie at the same distances on every rank.
+      const std::size_t peer = (rank + step) % size;
+      const std::byte* const there = peer_operand(narrow<int>(peer));
+      const std::byte* const here = hull_of(parts, peer, size).data();
+      for (std::size_t i = peer; i < parts.size(); i += size)
+        if (!parts[i].empty()) copy_bytes({there + (parts[i].data() - here), parts[i].size()}, parts[i]);
     }
   } else {
-    const auto piece = [&](int r, std::size_t offset, std::size_t length) {
-      const std::size_t begin = std::min(offset, part(r).size());
-      return part(r).subspan(begin, std::min(length, part(r).size() - begin));
-    };
-    stage(
-        largest, 1,
-        [&](std::size_t offset, std::size_t length, std::byte* area) {
-          const ByteView own = piece(rank, offset, length);
-          copy_bytes(own, {area, own.size()});
-        },
-        [&](std::size_t offset, std::size_t length, std::size_t half) {
-          for (int step = 1; step < size; ++step) {
-            const int peer = (rank + step) % size;
-            const ByteView target = piece(peer, offset, length);
-            copy_bytes({control_.staging(peer) + half, target.size()}, target);
-          }
-        });
+    for (std::size_t first = 0; first < parts.size(); first += size) {
+      if (first > 0) control_.barrier();  // the staging areas are free again
+      gather_staged(parts.subspan(first, size));
+    }
   }
   control_.barrier();
+}
+
+void SharedCollectives::gather_staged(std::span<const ByteView> parts) {
+  const int rank = control_.rank(), size = control_.size();
+  std::size_t largest = 0;
+  for (const ByteView& one : parts) largest = std::max(largest, one.size());
+  const auto piece = [&](int r, std::size_t offset, std::size_t length) {
+    const ByteView part = parts[static_cast<std::size_t>(r)];
+    const std::size_t begin = std::min(offset, part.size());
+    return part.subspan(begin, std::min(length, part.size() - begin));
+  };
+  stage(
+      largest, 1,
+      [&](std::size_t offset, std::size_t length, std::byte* area) {
+        const ByteView own = piece(rank, offset, length);
+        copy_bytes(own, {area, own.size()});
+      },
+      [&](std::size_t offset, std::size_t length, std::size_t half) {
+        for (int step = 1; step < size; ++step) {
+          const int peer = (rank + step) % size;
+          const ByteView target = piece(peer, offset, length);
+          copy_bytes({control_.staging(peer) + half, target.size()}, target);
+        }
+      });
 }
 
 void SharedCollectives::all_to_all(ConstByteView in, ByteView out) {
@@ -161,13 +190,22 @@ void SharedCollectives::broadcast(ByteView data, int root) {
 
 void SharedCollectives::reduce(const ReductionPlan& plan, std::span<float* const> slots, Index count,
                                std::span<float* const> stack, Reach reach) {
+  std::vector<LeafRange> chunks;
+  for (int r = 0; r < control_.size(); ++r) chunks.push_back(plan.chunk(count, r));
+  open_reduction(reach == Reach::all ? Verb::all_reduce : Verb::reduce_scatter, plan, slots, count);
+  fold(plan, slots, chunks, stack, reach);
+  close_reduction();
+}
+
+void SharedCollectives::open_reduction(Verb verb, const ReductionPlan& plan, std::span<float* const> slots,
+                                       Index count) {
   const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
   const int used = plan.slots_of_rank[static_cast<std::size_t>(control_.rank())];
   const auto offered =
       static_cast<std::size_t>(std::max(used, 1));  // slots[0] receives, also where it holds nothing
   CARTAN_ASSERT(offered <= slots.size());
   Offer offer;
-  offer.verb = reach == Reach::all ? Verb::all_reduce : Verb::reduce_scatter;
+  offer.verb = verb;
   offer.bytes = bytes;
   offer.in_reach = 1;
   for (std::size_t i = 0; i < offered; ++i) {
@@ -179,16 +217,19 @@ void SharedCollectives::reduce(const ReductionPlan& plan, std::span<float* const
     }
   }
   control_.agree(offer, offered);
-  if (control_.all_in_reach()) {
-    reduce_in_place(plan, slots, plan.chunk(count, control_.rank()), stack, reach);
-  } else {
-    reduce_staged(plan, slots, count, stack, reach);
-  }
-  control_.barrier();
 }
 
-void SharedCollectives::reduce_in_place(const ReductionPlan& plan, std::span<float* const> slots,
-                                        LeafRange mine, std::span<float* const> stack, Reach reach) {
+void SharedCollectives::fold(const ReductionPlan& plan, std::span<float* const> slots,
+                             std::span<const LeafRange> ranges, std::span<float* const> stack, Reach reach) {
+  if (control_.all_in_reach()) {
+    fold_in_place(plan, slots, ranges[static_cast<std::size_t>(control_.rank())], stack, reach);
+  } else {
+    fold_staged(plan, slots, ranges, stack, reach);
+  }
+}
+
+void SharedCollectives::fold_in_place(const ReductionPlan& plan, std::span<float* const> slots,
+                                      LeafRange mine, std::span<float* const> stack, Reach reach) {
   // The owner of a chunk is the only one who touches it, in any rank's memory: it reads all slots there and,
   // for all_reduce, writes the sum to every rank's slots[0], whose cache lines it holds from reading them.
   const int rank = control_.rank(), size = control_.size();
@@ -207,8 +248,9 @@ void SharedCollectives::reduce_in_place(const ReductionPlan& plan, std::span<flo
   Folder(plan).fold(operands, stack, further, mine.end - mine.begin);
 }
 
-void SharedCollectives::reduce_staged(const ReductionPlan& plan, std::span<float* const> slots, Index count,
-                                      std::span<float* const> stack, Reach reach) {
+void SharedCollectives::fold_staged(const ReductionPlan& plan, std::span<float* const> slots,
+                                    std::span<const LeafRange> ranges, std::span<float* const> stack,
+                                    Reach reach) {
   // Rounds over pieces of the chunks. A staging area holds this rank's values of every owner's piece, then
   // the sum of its own piece.
   const int rank = control_.rank(), size = control_.size();
@@ -226,12 +268,12 @@ void SharedCollectives::reduce_staged(const ReductionPlan& plan, std::span<float
   };
 
   Index most = 0;
-  for (int r = 0; r < size; ++r) most = std::max(most, plan.chunk(count, r).end - plan.chunk(count, r).begin);
-  const LeafRange mine = plan.chunk(count, rank);
+  for (const LeafRange& range : ranges) most = std::max(most, range.end - range.begin);
+  const LeafRange mine = ranges[static_cast<std::size_t>(rank)];
   Folder folder(plan);
   for (Index first = 0; first < most; first += piece) {
     const auto piece_of = [&](int owner) {
-      const LeafRange chunk = plan.chunk(count, owner);
+      const LeafRange chunk = ranges[static_cast<std::size_t>(owner)];
       const Index begin = std::min(chunk.begin + first, chunk.end);
       return LeafRange{begin, std::min(begin + piece, chunk.end)};
     };

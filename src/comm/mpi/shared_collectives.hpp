@@ -1,6 +1,6 @@
 // Collectives between ranks of one node: they read each other's operands in shared memory. Operands in
-// exchange memory are read where they lie; others pass through a bounded staging area, piece by piece. No MPI
-// calls.
+// exchange memory are read where they lie; others pass through a bounded staging area, piece by piece. MPI is
+// called only where a wait is long.
 #pragma once
 
 #include <cstdint>
@@ -42,24 +42,45 @@ class SharedCollectives : public Collectives {
   /// Shared with the buffers that the communicator hands out.
   const std::shared_ptr<ExchangeWindows>& windows() const { return windows_; }
 
+  int rank() const { return control_.rank(); }
+  int size() const { return control_.size(); }
+
+  /// There may be several times as many parts as ranks: part i is then of rank i % size().
   void all_gather_parts(std::span<const ByteView> parts) override;
   void all_to_all(ConstByteView in, ByteView out) override;
   void broadcast(ByteView data, int root) override;
   void reduce(const ReductionPlan& plan, std::span<float* const> slots, Index count,
               std::span<float* const> stack, Reach reach) override;
 
+  /// A reduction whose sums go elsewhere, in steps: open, fold any number of times, close. All are
+  /// collective. fold pushes the ranks' values of the elements ranges[rank()] on `stack`, whose entries hold
+  /// these elements alone; `ranges` is the same on every rank. The slots must not change before the end.
+  void open_reduction(const ReductionPlan& plan, std::span<float* const> slots, Index count) {
+    open_reduction(Verb::reduce_scatter, plan, slots, count);
+  }
+  void fold(const ReductionPlan& plan, std::span<float* const> slots, std::span<const LeafRange> ranges,
+            std::span<float* const> stack) {
+    fold(plan, slots, ranges, stack, Reach::scatter);
+  }
+  void close_reduction() { control_.barrier(); }
+
  private:
   void offer_one(Verb verb, ConstByteView operand, std::size_t bytes, int root, bool matters);
   const std::byte* peer_operand(int rank) const;
+  /// One part a rank.
+  void gather_staged(std::span<const ByteView> parts);
   /// Rounds over [0, total) through the staging areas: write(offset, bytes, own area) on every rank, then
   /// read(offset, bytes, half) with areas at control_.staging(peer) + half.
   template <class Write, class Read>
   void stage(std::size_t total, std::size_t parts, Write&& write, Read&& read);
 
-  void reduce_in_place(const ReductionPlan& plan, std::span<float* const> slots, LeafRange mine,
-                       std::span<float* const> stack, Reach reach);
-  void reduce_staged(const ReductionPlan& plan, std::span<float* const> slots, Index count,
+  void open_reduction(Verb verb, const ReductionPlan& plan, std::span<float* const> slots, Index count);
+  void fold(const ReductionPlan& plan, std::span<float* const> slots, std::span<const LeafRange> ranges,
+            std::span<float* const> stack, Reach reach);
+  void fold_in_place(const ReductionPlan& plan, std::span<float* const> slots, LeafRange mine,
                      std::span<float* const> stack, Reach reach);
+  void fold_staged(const ReductionPlan& plan, std::span<float* const> slots,
+                   std::span<const LeafRange> ranges, std::span<float* const> stack, Reach reach);
 
   ControlWindow control_;
   std::shared_ptr<ExchangeWindows> windows_;

@@ -8,5 +8,6 @@ inline constexpr int kTagPoint = 2;
 inline constexpr int kTagAllToAll = 3;
 inline constexpr int kTagReduce = 4;
 inline constexpr int kTagGather = 5;
+inline constexpr int kTagNothing = 6;  // never sent
 
 }  // namespace cartan::comm
