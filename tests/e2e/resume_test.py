@@ -34,10 +34,11 @@ class Resume(harness.Case):
             (4, {"mesh.tp": 2, "mesh.pp": 2}),
             (2, {"mesh.cp": 2, "zero.stage": 3}),
             (4, {"mesh.tp": 4, "zero.stage": 1}),
+            (4, {"mesh.tp-grid": "2x2"}),
             (6, {"mesh.pp": 3, "pipeline.schedule": "zero-bubble", "zero.stage": 2}),
             (0, {}),
         )
-        self.train("whole", {"run.steps": 10, **common})
+        self.train("whole", {"run.steps": 12, **common})
         for turn, (ranks, mesh) in enumerate(meshes):
             self.train("parts", {"run.steps": 2 * turn + 2, **common, **mesh}, ranks=ranks)
         for one, two in zip(self.metrics("whole"), self.metrics("parts"), strict=True):
