@@ -13,7 +13,7 @@ namespace cartan::comm {
 
 /// What one rank writes and its peers read. The flag has a cache line of its own.
 struct ControlWindow::Line {
-  alignas(64) std::atomic<std::uint64_t> arrived{0};
+  alignas(64) SharedFlag arrived;
   alignas(64) Offer offer;
 };
 
@@ -30,7 +30,6 @@ ControlWindow::ControlWindow(MPI_Comm comm, const std::string& comm_name, bool s
       spin_(spin),
       staging_bytes_(staging_bytes),
       window_(comm, comm_name, sizeof(Line) + staging_bytes, "the control window") {
-  static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "flags are shared between processes");
   check(MPI_Comm_rank(comm, &rank_), comm_name, "set-up");
   check(MPI_Comm_size(comm, &size_), comm_name, "set-up");
   new (window_.own()) Line;  // the staging area stays untouched: it takes memory only where it is used
@@ -39,14 +38,9 @@ ControlWindow::ControlWindow(MPI_Comm comm, const std::string& comm_name, bool s
 
 void ControlWindow::barrier() {
   ++epoch_;
-  line(rank_).arrived.store(epoch_, std::memory_order_release);
-  Backoff backoff(spin_);
-  for (int step = 1; step < size_; ++step) {
-    const auto& arrived = line((rank_ + step) % size_).arrived;
-    while (arrived.load(std::memory_order_acquire) < epoch_) {
-      if (backoff.pause()) let_mpi_work();
-    }
-  }
+  line(rank_).arrived.advance(epoch_);
+  for (int step = 1; step < size_; ++step)
+    line((rank_ + step) % size_).arrived.wait(epoch_, spin_, [this] { let_mpi_work(); });
 }
 
 void ControlWindow::let_mpi_work() const {

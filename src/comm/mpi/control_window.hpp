@@ -4,10 +4,9 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 
-#include "comm/backoff.hpp"
+#include "comm/mpi/shared_flag.hpp"
 #include "comm/mpi/shared_window.hpp"
 
 namespace cartan::comm {
@@ -65,7 +64,7 @@ class ControlWindow {
   std::size_t staging_bytes_;
   SharedWindow window_;
   int rank_ = 0, size_ = 1;
-  std::uint64_t epoch_ = 0;  // barriers so far
+  std::uint32_t epoch_ = 0;  // barriers so far
 };
 
 }  // namespace cartan::comm

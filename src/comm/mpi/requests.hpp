@@ -1,4 +1,4 @@
-// Messages under way: started one by one, waited for together. Waiting polls and yields, so that ranks which
+// Messages under way: started one by one, waited for together. Waiting polls and sleeps, so that ranks which
 // share a CPU make progress.
 #pragma once
 
