@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "cartan/core/error.hpp"
+#include "cartan/core/narrow.hpp"
 #include "comm/add.hpp"
 
 namespace cartan::comm {
@@ -35,7 +36,7 @@ ReductionPlan plan_ranks(const ReductionShape& shape, int first, int end, std::v
       plan.max_depth = std::max(plan.max_depth, static_cast<int>(stack.size()) + merges);
     }
     for (int part = 0; part < parts; ++part)
-      plan.slots_of_rank[static_cast<std::size_t>(rank + part)] = static_cast<int>(nodes.size());
+      plan.slots_of_rank[narrow<std::size_t>(Index{rank} + part)] = static_cast<int>(nodes.size());
   }
   plan.depth_after = static_cast<int>(stack.size());
   return plan;

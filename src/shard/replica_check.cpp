@@ -26,11 +26,11 @@ bool all_equal(comm::Communicator& comm, std::int64_t hash) { return comm.max(ha
 std::string describe(const std::vector<std::array<std::int64_t, 2>>& hash_and_rank) {
   // Ranks with the same hash, in the order of the first of each.
   std::vector<std::pair<std::int64_t, std::vector<std::int64_t>>> holders;
-  for (const auto& [hash, rank] : hash_and_rank) {
-    auto found =
-        std::find_if(holders.begin(), holders.end(), [&](const auto& one) { return one.first == hash; });
-    if (found == holders.end()) found = holders.insert(found, {hash, {}});
-    found->second.push_back(rank);
+  for (const std::array<std::int64_t, 2>& one : hash_and_rank) {
+    auto found = std::find_if(holders.begin(), holders.end(),
+                              [&](const auto& holder) { return holder.first == one[0]; });
+    if (found == holders.end()) found = holders.insert(found, {one[0], {}});
+    found->second.push_back(one[1]);
   }
   const auto most = std::max_element(holders.begin(), holders.end(), [](const auto& a, const auto& b) {
     return a.second.size() < b.second.size();

@@ -40,6 +40,7 @@ class TopK : public GradientHook {
     const Pairs own = pairs_of(place_.plane.rank(), taken);
     ops.take_largest(residual, own.values, own.indices, stream);
     std::vector<comm::ByteView> bytes;
+    bytes.reserve(narrow<std::size_t>(place_.plane.size()));
     for (int rank = 0; rank < place_.plane.size(); ++rank) bytes.push_back(pairs_of(rank, taken).bytes);
     place_.plane.all_gather_parts(std::move(bytes), stream);
     ops.fill_zero(gradient, stream);

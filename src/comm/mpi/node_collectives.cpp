@@ -64,8 +64,9 @@ NodeCollectives::NodeCollectives(SharedCollectives& inside, const MessageContext
 
 void NodeCollectives::all_gather_parts(std::span<const ByteView> parts) {
   std::vector<ByteView> of_my_place;
-  for (int node = 0; node < nodes_; ++node)
-    of_my_place.push_back(parts[static_cast<std::size_t>(node * ranks_here_ + place_)]);
+  of_my_place.reserve(narrow<std::size_t>(nodes_));
+  for (Index node = 0; node < nodes_; ++node)
+    of_my_place.push_back(parts[narrow<std::size_t>(node * ranks_here_ + place_)]);
   across_.all_gather_parts(of_my_place);
   inside_.all_gather_parts(parts);
 }
@@ -133,10 +134,12 @@ void NodeCollectives::fold_inside(const Levels& levels, const Pieces& pieces, st
                                   Index round) {
   for (int node = 0; node < nodes_; ++node) {
     std::vector<LeafRange> ranges;
+    ranges.reserve(narrow<std::size_t>(ranks_here_));
     for (int place = 0; place < ranks_here_; ++place) ranges.push_back(pieces.of(node, place, round));
     const Index length = length_of(ranges[static_cast<std::size_t>(place_)]);
     const int depth = levels.inside.depth_after;
     std::vector<float*> stack;
+    stack.reserve(narrow<std::size_t>(depth));
     for (int entry = 0; entry < depth; ++entry)
       stack.push_back(pieces.stack_for(node, depth, round) + entry * length);
     inside_.fold(levels.inside, slots, ranges, stack);

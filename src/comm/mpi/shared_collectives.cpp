@@ -191,6 +191,7 @@ void SharedCollectives::broadcast(ByteView data, int root) {
 void SharedCollectives::reduce(const ReductionPlan& plan, std::span<float* const> slots, Index count,
                                std::span<float* const> stack, Reach reach) {
   std::vector<LeafRange> chunks;
+  chunks.reserve(narrow<std::size_t>(control_.size()));
   for (int r = 0; r < control_.size(); ++r) chunks.push_back(plan.chunk(count, r));
   open_reduction(reach == Reach::all ? Verb::all_reduce : Verb::reduce_scatter, plan, slots, count);
   fold(plan, slots, chunks, stack, reach);
