@@ -17,6 +17,7 @@ class Verify(harness.Case):
             (2, ["--zero", 2]),
             (2, ["--pp", 2, "--precision.compute", "bf16"]),
             (4, ["--tp", 2, "--pp", 2]),
+            (4, ["--mesh.tp-grid", "2x2", "--tensor.chunks", 2]),
             (4, ["--cp", 2, "--tp", 2, "--context.exchange", "all-to-all", "--precision.compute", "fp16"]),
             (4, ["--pp", 2, "--pipeline.schedule", "interleaved", "--pipeline.chunks", 2, "--zero", 3]),
         ]
@@ -50,7 +51,7 @@ class Verify(harness.Case):
         (self.dir / "run.ini").write_text("[model]\nhidden = 64\nlayers = 3\n[batch]\nglobal = 4\n[mesh]\ntp = 2\n")
         found = json.loads(self.cartan("verify", "--config", "run.ini", "--json", ranks=2).out)
         self.assertTrue(found["agrees"])
-        self.assertEqual(found["mesh"], {"pp": 1, "dp": 1, "cp": 1, "tp": 2})
+        self.assertEqual(found["mesh"], {"pp": 1, "dp": 1, "cp": 1, "tp": 2, "tp-grid": ""})
 
     def test_what_train_refuses_is_refused(self):
         result = self.cartan(*WORDS, "--tp", 3, ranks=3, expect=harness.CONFIGURATION)
