@@ -74,13 +74,11 @@ ReplicaCheck::Group& ReplicaCheck::group_of(comm::Communicator& comm) {
 
 void ReplicaCheck::add(comm::Communicator& comm, std::size_t unit, LeafRange elements, bool owned) {
   Group& group = group_of(comm);
-  for (const model::ParameterSpec& parameter : state_.layout().units()[unit].spec->parameters) {
-    const Index begin = std::max(elements.begin, parameter.offset);
-    const Index end = std::min(elements.end, parameter.offset + parameter.elements());
-    if (begin >= end) continue;
+  const auto item = [&](const model::ParameterSpec& parameter, Index begin, Index end) {
     group.items.push_back({parameter.name, owned ? state_.master(unit, begin, end - begin)
                                                  : state_.whole(unit, begin, end - begin)});
-  }
+  };
+  for_each_part_in(state_.layout().units()[unit], elements, item);
 }
 
 std::int64_t ReplicaCheck::hash(const Item& item) const {

@@ -20,19 +20,19 @@ SharedGradients::SharedGradients(FlatState& state, comm::Mesh& mesh, bool is_tie
   const auto& units = state.layout().units();
   for (std::size_t u = 0; u < units.size(); ++u) {
     const LeafRange owned = units[u].gradient.owned;
-    for (const model::ParameterSpec& parameter : units[u].spec->parameters) {
-      if (parameter.sharers == 1) continue;
+    // Groups are made on every rank, whether or not it owns a part.
+    for (const model::ParameterSpec& parameter : units[u].spec->parameters)
+      if (parameter.sharers > 1) group_of(parameter.sharers);
+    for_each_part_in(units[u], owned, [&](const model::ParameterSpec& parameter, Index begin, Index end) {
+      if (parameter.sharers == 1) return;
       comm::Communicator* group = group_of(parameter.sharers);
-      const Index begin = std::clamp(parameter.offset, owned.begin, owned.end);
-      const Index end = std::clamp(parameter.offset + parameter.elements(), owned.begin, owned.end);
-      if (begin == end) continue;
       // Neighbours go together.
       if (!ranges_.empty() && ranges_.back().unit == u && ranges_.back().group == group &&
           ranges_.back().elements.end == begin)
         ranges_.back().elements.end = end;
       else
         ranges_.push_back({u, {begin, end}, group});
-    }
+    });
     if (ends_ != nullptr && ends_->size() > 1 && units[u].number == 0 && owned.end > owned.begin)
       ranges_.push_back({u, owned, ends_.get()});
   }

@@ -1,17 +1,10 @@
 // What a step sends on each axis is what docs/parallelism.md says.
-#include <gtest/gtest.h>
+#include <array>
 
-#include <numeric>
-
-#include "cartan/core/narrow.hpp"
-#include "cartan/core/random.hpp"
-#include "cartan/train/engine.hpp"
-#include "support/mpi_session.hpp"
+#include "train/toy_run.hpp"
 
 namespace cartan::train {
 namespace {
-
-constexpr Index kVocabulary = 96;
 
 /// Numbers that divide, except where they need not.
 Config small_config() {
@@ -22,29 +15,13 @@ Config small_config() {
   config.model.kv_heads = 4;
   config.model.head_dim = 16;
   config.model.ffn = 97;
-  config.model.vocab = kVocabulary;
+  config.model.vocab = 96;
   config.model.qk_norm = true;
   config.data.seq = 32;
   config.batch.global = 8;
   config.batch.micro = 1;
   config.run.threads = 1;
   return config;
-}
-
-data::MicroBatch make_batch(Index first, Index count, Index seq) {
-  data::MicroBatch micro;
-  micro.first_leaf = first;
-  data::Batch& b = micro.batch;
-  b.sequences = count;
-  b.seq = seq;
-  const RandomStream random(5, "tokens");
-  for (Index i = first * seq; i < (first + count) * seq; ++i) {
-    b.tokens.push_back(narrow<std::int32_t>(random.bits(narrow<std::uint64_t>(i)) % kVocabulary));
-    b.targets.push_back(b.tokens.back());
-    b.positions.push_back(narrow<std::int32_t>(i % seq));
-    b.document_start.push_back(0);
-  }
-  return micro;
 }
 
 using Sent = std::array<std::int64_t, 4>;  ///< by axis
@@ -62,7 +39,7 @@ Sent sent_in_a_step(Config config, comm::Mesh& mesh) {
     Index next = 0;
     engine.train_step(step, 1e-3, [&](data::MicroBatch& batch) {
       const LeafRange leaves = engine.share().of(next++);
-      batch = make_batch(leaves.begin, leaves.end - leaves.begin, config.data.seq);
+      batch = make_batch(step, leaves.begin, leaves.end - leaves.begin, config.data.seq);
     });
     for (const comm::Axis axis : comm::kAxes)
       sent[static_cast<std::size_t>(axis)] += narrow<std::int64_t>(mesh.traffic(axis).bytes_sent);

@@ -102,18 +102,27 @@ class FlatLayout {
 /// Which elements of a unit: &GradientPart::owned or &GradientPart::alone.
 using HeldRange = LeafRange GradientPart::*;
 
+/// Visits the parameters of which a part lies in `elements` of a unit: visit(parameter, begin, end) with
+/// elements of the unit.
+template <class Visit>
+void for_each_part_in(const FlatUnit& unit, LeafRange elements, const Visit& visit) {
+  for (const model::ParameterSpec& parameter : unit.spec->parameters) {
+    const Index begin = std::max(elements.begin, parameter.offset);
+    const Index end = std::min(elements.end, parameter.offset + parameter.elements());
+    if (begin < end) visit(parameter, begin, end);
+  }
+}
+
 /// Visits the parameters of which a part lies in `range` of a unit: visit(unit, parameter, begin, end) with
 /// elements of the parameter's part.
 template <class Visit>
 void for_each_part(const FlatLayout& layout, HeldRange range, const Visit& visit) {
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     const FlatUnit& unit = layout.units()[u];
-    const LeafRange held = unit.gradient.*range;
-    for (const model::ParameterSpec& parameter : unit.spec->parameters) {
-      const Index begin = std::max(held.begin - parameter.offset, Index{0});
-      const Index end = std::min(held.end - parameter.offset, parameter.elements());
-      if (begin < end) visit(u, parameter, begin, end);
-    }
+    for_each_part_in(unit, unit.gradient.*range,
+                     [&](const model::ParameterSpec& parameter, Index begin, Index end) {
+                       visit(u, parameter, begin - parameter.offset, end - parameter.offset);
+                     });
   }
 }
 
