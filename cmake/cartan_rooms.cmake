@@ -28,11 +28,19 @@ function(cartan_vector_sources)
                                                  COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
-# cartan_add_test(NAME ROOM room [SOURCES ...] [KIND unit|mpi] [RANKS n...] [TIMEOUT s] [PRIVATE ...]):
-# one GoogleTest program from tests/ROOM/NAME.cpp. KIND mpi runs it under mpirun, once for each rank count,
-# as NAME.mpiN. Labels: the room and the kind.
+# cartan_add_mpi_test(TEST TARGET RANKS): more ranks than cores wait in the kernel.
+function(cartan_add_mpi_test test target ranks)
+  add_test(NAME ${test} COMMAND ${MPIEXEC_EXECUTABLE} --allow-run-as-root --oversubscribe --bind-to none --mca
+                                mpi_yield_when_idle 1 ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${target}>)
+  set_tests_properties(${test} PROPERTIES PROCESSORS 2 SKIP_RETURN_CODE 77)
+endfunction()
+
+# cartan_add_test(NAME ROOM room [SOURCES ...] [KIND unit|mpi] [RANKS n...] [CUDA_RANKS n...] [ON_CUDA] [TIMEOUT s]
+#                 [PRIVATE ...]): one GoogleTest program from tests/ROOM/NAME.cpp. KIND mpi runs it under mpirun, once for
+# each rank count, as NAME.mpiN. ON_CUDA runs a unit test, CUDA_RANKS an mpi test, once more on the emulated cuda device
+# with its access checker, as NAME.cuda and NAME.cudaN. Labels: the room, the kind, cuda.
 function(cartan_add_test name)
-  cmake_parse_arguments(TEST "" "ROOM;KIND;TIMEOUT" "SOURCES;RANKS;PRIVATE" ${ARGN})
+  cmake_parse_arguments(TEST "ON_CUDA" "ROOM;KIND;TIMEOUT" "SOURCES;RANKS;CUDA_RANKS;PRIVATE" ${ARGN})
   if(NOT TEST_KIND)
     set(TEST_KIND unit)
   endif()
@@ -48,20 +56,32 @@ function(cartan_add_test name)
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE cartan::${TEST_ROOM} cartan_test_support_${TEST_KIND} ${TEST_PRIVATE})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  set_target_properties(${name} PROPERTIES CARTAN_EMULATED ON)
   target_precompile_headers(${name} REUSE_FROM cartan_test_pch)
   # Tests spend their time in the rooms that they test.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  set(cuda_environment "CARTAN_TEST_DEVICE=cuda;EMU_CHECK=1")
   if(TEST_KIND STREQUAL mpi)
     foreach(ranks ${TEST_RANKS})
-      add_test(NAME ${name}.mpi${ranks}
-               COMMAND ${MPIEXEC_EXECUTABLE} --allow-run-as-root --oversubscribe --bind-to none --mca
-                       mpi_yield_when_idle 1 ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${name}>)
-      set_tests_properties(${name}.mpi${ranks} PROPERTIES LABELS "${TEST_ROOM};mpi" TIMEOUT ${TEST_TIMEOUT}
-                                                          PROCESSORS 2 SKIP_RETURN_CODE 77)
+      cartan_add_mpi_test(${name}.mpi${ranks} ${name} ${ranks})
+      set_tests_properties(${name}.mpi${ranks} PROPERTIES LABELS "${TEST_ROOM};mpi" TIMEOUT ${TEST_TIMEOUT})
     endforeach()
+    if(CARTAN_CUDA)
+      foreach(ranks ${TEST_CUDA_RANKS})
+        cartan_add_mpi_test(${name}.cuda${ranks} ${name} ${ranks})
+        set_tests_properties(${name}.cuda${ranks} PROPERTIES LABELS "${TEST_ROOM};mpi;cuda" TIMEOUT ${TEST_TIMEOUT}
+                                                             ENVIRONMENT "${cuda_environment}")
+      endforeach()
+    endif()
   else()
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES LABELS "${TEST_ROOM};unit" TIMEOUT ${TEST_TIMEOUT} SKIP_RETURN_CODE 77)
+    if(CARTAN_CUDA AND TEST_ON_CUDA)
+      add_test(NAME ${name}.cuda COMMAND ${name})
+      set_tests_properties(
+        ${name}.cuda PROPERTIES LABELS "${TEST_ROOM};unit;cuda" TIMEOUT ${TEST_TIMEOUT} SKIP_RETURN_CODE 77
+                                ENVIRONMENT "${cuda_environment}")
+    endif()
   endif()
   set_property(GLOBAL APPEND PROPERTY CARTAN_TEST_TARGETS ${name})
 endfunction()

@@ -14,6 +14,7 @@ packages=(
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
+  libboost-context-dev libopenblas-dev
   clang libclang-rt-dev clang-format clang-tidy shellcheck
   slurmctld slurmd slurm-client munge libpmix-dev
   python3 python3-venv python3-h5py

@@ -7,6 +7,7 @@
 #include "cartan/core/json.hpp"
 #include "cartan/store/safetensors.hpp"
 #include "cartan/train/evaluator.hpp"
+#include "cartan/train/run_device.hpp"
 #include "cli/command.hpp"
 
 namespace cartan::cli {
@@ -61,7 +62,7 @@ class Eval : public Command {
         .usage = "--from CHECKPOINT|RUN_DIR (--data.valid PREFIX... | --ids FILE) [--json]",
         .examples = {"cartan eval --from runs/quickstart --data.valid build/quickstart/data --seq 128",
                      "mpirun -n 2 cartan eval --from runs/a/checkpoints/step-100.h5 --ids ids.json --json"},
-        .uses = {"data.valid", "data.seq", "run.threads", "precision.compute"},
+        .uses = {"data.valid", "data.seq", "run.device", "run.threads", "precision.compute"},
         .options = {{.key = "from",
                      .target = &from_,
                      .help = "a checkpoint, or a run directory: its newest good one",
@@ -93,8 +94,7 @@ class Eval : public Command {
       throw UsageError("cartan eval needs either --data.valid PREFIX or --ids FILE");
     if (!logits_.empty() && ids_.empty()) throw UsageError("--logits goes with --ids");
     comm::Mesh mesh(*session, comm::resolve_mesh({}, session->world_size()));
-    const auto device = device::make_device(
-        device::DeviceKind::cpu, {config.run.threads > 0 ? config.run.threads : session->threads_of_rank()});
+    const auto device = train::make_run_device(config, *session);
     const train::LoadedModel model =
         train::load_model(from_, dtype_from_name(config.precision.compute), *device, mesh.world());
     Json result{{"checkpoint", model.path.string()}, {"step", model.run.step}};

@@ -30,7 +30,7 @@ class Generate : public Command {
             "--from CHECKPOINT|RUN_DIR (--prompt TEXT | --prompts FILE | --ids FILE) [--max-new-tokens N]",
         .examples = {"cartan generate --from runs/quickstart --prompt \"#include \" --max-new-tokens 200",
                      "cartan generate --from runs/quickstart --prompts lines.txt --temperature 0.8 --json"},
-        .uses = {"data.tokenizer", "run.threads", "precision.compute"},
+        .uses = {"data.tokenizer", "run.device", "run.threads", "precision.compute"},
         .options = {{.key = "from",
                      .target = &from_,
                      .help = "a checkpoint, or a run directory: its newest good one",
@@ -86,7 +86,8 @@ class Generate : public Command {
     const train::Config& config = parsed.config;
     const auto tokenizer = data::make_tokenizer(config.data.tokenizer);
     const std::vector<Prompt> prompts = read_prompts(*tokenizer);
-    const auto device = device::make_device(device::DeviceKind::cpu, {config.run.threads});
+    const auto device =
+        device::make_device(device::device_kind_from_name(config.run.device), {config.run.threads});
     const auto alone = comm::make_local_communicator("generate");
     const train::LoadedModel model =
         train::load_model(from_, dtype_from_name(config.precision.compute), *device, *alone);

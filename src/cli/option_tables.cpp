@@ -296,8 +296,9 @@ std::vector<Option> recompute_options(train::RecomputeConfig& recompute) {
       {.key = "recompute.policy",
        .target = &recompute.policy,
        .help = "what the backward pass computes again instead of keeping it; mlp: the output, gate and up "
-               "projections; attention: q, k, v and attention; block: both",
-       .words = {"none", "mlp", "attention", "block"}},
+               "projections; attention: q, k, v and attention; block: both. offload computes nothing again: "
+               "activations wait in memory of the host (on cpu in files of zero.offload-dir)",
+       .words = {"none", "mlp", "attention", "block", "offload"}},
       {.key = "recompute.layers",
        .target = &recompute.layers,
        .help = "in which layers: all, or numbers from 0 as in 0-3,7",

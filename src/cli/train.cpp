@@ -1,5 +1,6 @@
 // `cartan train`: train or go on training.
 #include "cartan/comm/mesh_groups.hpp"
+#include "cartan/train/run_device.hpp"
 #include "cartan/train/trainer.hpp"
 
 #include "cli/command.hpp"
@@ -26,9 +27,10 @@ class Train : public Command {
   int run(Parsed& parsed, comm::Session* session) override {
     resolve(parsed, session->world_size());
     if (parsed.config.run.threads == 0) parsed.config.run.threads = session->threads_of_rank();
-    comm::Mesh mesh(*session, parsed.config.mesh);
+    const auto device = train::make_run_device(parsed.config, *session);
+    comm::Mesh mesh(*session, parsed.config.mesh, device->kind());
     return static_cast<int>(
-        train::run_training(parsed.config, to_ini(parsed.config, parsed.sources), *session, mesh));
+        train::run_training(parsed.config, to_ini(parsed.config, parsed.sources), *session, mesh, *device));
   }
 };
 

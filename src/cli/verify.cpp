@@ -1,6 +1,8 @@
 // `cartan verify`: the user's mesh against one rank, at toy size.
 #include "cartan/train/verify.hpp"
 
+#include "cartan/train/run_device.hpp"
+
 #include <fmt/format.h>
 
 #include <cmath>
@@ -109,8 +111,9 @@ class Verify : public Command {
     if (parsed.config.data.train.empty()) parsed.config.data.train = {"none"};
     resolve(parsed, session->world_size());
     if (parsed.config.run.threads == 0) parsed.config.run.threads = session->threads_of_rank();
-    comm::Mesh mesh(*session, parsed.config.mesh);
-    const train::Verification verification = verify(parsed, *session, mesh);
+    const auto device = train::make_run_device(parsed.config, *session);
+    comm::Mesh mesh(*session, parsed.config.mesh, device->kind());
+    const train::Verification verification = verify(parsed, *session, mesh, *device);
     comm::all_or_none(mesh.world(), "the comparison with one rank", [&] {
       if (session->rank() == 0) report(verification);
     });
@@ -118,9 +121,10 @@ class Verify : public Command {
   }
 
  private:
-  static train::Verification verify(const Parsed& parsed, comm::Session& session, comm::Mesh& mesh) {
+  static train::Verification verify(const Parsed& parsed, comm::Session& session, comm::Mesh& mesh,
+                                    device::Device& device) {
     try {
-      return train::verify(parsed.config, session, mesh);
+      return train::verify(parsed.config, session, mesh, device);
     } catch (const ConfigError& error) {
       throw ConfigError(with_sources(error.what(), parsed.sources));
     }

@@ -6,6 +6,8 @@
 
 #include "comm/local/local_communicator.hpp"
 #include "comm/mpi/check.hpp"
+#include "comm/mpi/mpi_communicator.hpp"
+#include "comm/nccl/nccl_groups.hpp"
 #include "comm/session_state.hpp"
 
 namespace cartan::comm {
@@ -13,19 +15,21 @@ namespace cartan::comm {
 struct Mesh::State {
   /// The ranks of `of` with the same color, in its order. Without peers only the group's size and this rank's
   /// place in it matter.
-  std::unique_ptr<Communicator> split(Communicator& of, int color, int place, int size,
-                                      const std::string& name) {
+  std::unique_ptr<Communicator> split(Communicator& of, int color, int place, int size, NcclUse use,
+                                      const std::string& name, int step = 1) {
     const std::shared_ptr<TrafficTotals> counted = totals_of(of);
-    if (!session) return std::make_unique<LocalCommunicator>(name, place, size, imagined, counted);
+    if (!session) return std::make_unique<LocalCommunicator>(name, place, size, imagined, counted, room);
     MPI_Comm raw = MPI_COMM_NULL;
     check(MPI_Comm_split(reinterpret_cast<MPI_Comm>(native_handle(of)), color, of.rank(), &raw), name,
           "set-up");
-    return over_mpi(raw, name, counted);
+    return over_mpi(raw, name, counted, use, step);
   }
   std::unique_ptr<Communicator> over_mpi(MPI_Comm raw, const std::string& name,
-                                         const std::shared_ptr<TrafficTotals>& counted) const {
+                                         const std::shared_ptr<TrafficTotals>& counted, NcclUse use,
+                                         int step = 1) const {
     MpiOptions with_totals = options;
     with_totals.totals = counted;
+    if (nccl != nullptr) return nccl->make(CommHandle(raw), name, with_totals, use, step);
     return std::make_unique<MpiCommunicator>(CommHandle(raw), name, with_totals);
   }
   /// Of the axis that a communicator is, or comes from at one remove; none for the world.
@@ -35,7 +39,7 @@ struct Mesh::State {
       if (&of == axes[axis].get()) return totals[axis];
     return nullptr;
   }
-  std::unique_ptr<Communicator> axes_of(std::array<int, 4> remain, const std::string& name,
+  std::unique_ptr<Communicator> axes_of(std::array<int, 4> remain, const std::string& name, NcclUse use,
                                         const std::shared_ptr<TrafficTotals>& counted) {
     if (!session) {
       const std::array<int, 4> extents = shape.extents(),
@@ -46,26 +50,34 @@ struct Mesh::State {
         rank = rank * extents[axis] + at[axis];
         size *= extents[axis];
       }
-      return std::make_unique<LocalCommunicator>(name, rank, size, imagined, counted);
+      return std::make_unique<LocalCommunicator>(name, rank, size, imagined, counted, room);
     }
     MPI_Comm raw = MPI_COMM_NULL;
     check(MPI_Cart_sub(reinterpret_cast<MPI_Comm>(native_handle(*world)), remain.data(), &raw), name,
           "set-up");
-    return over_mpi(raw, name, counted);
+    return over_mpi(raw, name, counted, use);
   }
+  /// What moves much data is connected now, in one order on all ranks: a rank that cannot be reached, or has
+  /// no memory left for it, shows at the start.
   void make_axes() {
     for (Axis axis : kAxes) {
       std::array<int, 4> remain{};
       remain[static_cast<std::size_t>(axis)] = 1;
       const auto number = static_cast<std::size_t>(axis);
       totals[number] = std::make_shared<TrafficTotals>();
-      axes[number] = axes_of(remain, group_name(axis, coordinate), totals[number]);
+      const NcclUse use = axis == Axis::cp   ? NcclUse::all
+                          : axis == Axis::tp ? NcclUse::collectives
+                                             : NcclUse::on_demand;
+      axes[number] = axes_of(remain, group_name(axis, coordinate), use, totals[number]);
     }
-    data_plane = axes_of({0, 1, 1, 0}, plane_name(coordinate), totals[static_cast<std::size_t>(Axis::dp)]);
+    data_plane = axes_of({0, 1, 1, 0}, plane_name(coordinate), NcclUse::collectives,
+                         totals[static_cast<std::size_t>(Axis::dp)]);
   }
 
   bool session = false, imagined = false;
   MpiOptions options;
+  std::shared_ptr<ReductionRoom> room;  // of imagined GPUs
+  std::unique_ptr<NcclGroups> nccl;     // on GPUs
   MeshShape shape;
   MeshCoordinate coordinate;
   std::unique_ptr<Communicator> world;
@@ -78,7 +90,8 @@ Mesh::Mesh(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Mesh::Mesh(Mesh&&) noexcept = default;
 Mesh::~Mesh() = default;
 
-Mesh::Mesh(Session& session, const MeshShape& shape) : state_(std::make_unique<State>()) {
+Mesh::Mesh(Session& session, const MeshShape& shape, device::DeviceKind device)
+    : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.session = true;
   s.options = session.state_->options;
@@ -87,7 +100,9 @@ Mesh::Mesh(Session& session, const MeshShape& shape) : state_(std::make_unique<S
   const std::array<int, 4> extents = s.shape.extents(), periods{};
   MPI_Comm raw = MPI_COMM_NULL;
   check(MPI_Cart_create(MPI_COMM_WORLD, 4, extents.data(), periods.data(), 0, &raw), "world", "set-up");
-  s.world = std::make_unique<MpiCommunicator>(CommHandle(raw), "world", s.options);
+  if (device == device::DeviceKind::cuda)
+    s.nccl = make_nccl_groups({.room_bytes = s.shape.size() > 1 ? ReductionRoom::kBytes : 0});
+  s.world = s.over_mpi(raw, "world", nullptr, NcclUse::on_demand);
   s.make_axes();
 }
 
@@ -96,6 +111,7 @@ Mesh Mesh::imagined(const MeshShape& shape, int rank) {
   state->imagined = true;
   state->shape = shape;
   state->coordinate = coordinate_of(shape, rank);
+  if (shape.size() > 1) state->room = std::make_shared<ReductionRoom>(ReductionRoom::kBytes);
   state->world = make_local_communicator("world", rank, shape.size(), true);
   state->make_axes();
   return Mesh(std::move(state));
@@ -115,23 +131,36 @@ Communicator& Mesh::world() { return *state_->world; }
 Communicator& Mesh::axis(Axis axis) { return *state_->axes.at(static_cast<std::size_t>(axis)); }
 Communicator& Mesh::data_plane() { return *state_->data_plane; }
 Traffic Mesh::traffic(Axis axis) const {
+  if (state_->nccl != nullptr) state_->nccl->read_clocks();
   const TrafficTotals& totals = *state_->totals.at(static_cast<std::size_t>(axis));
   return {totals.bytes_sent, totals.seconds};
 }
 
+void Mesh::poll() {
+  if (state_->nccl != nullptr) state_->nccl->poll();
+}
+void Mesh::abandon() noexcept {
+  if (state_->nccl != nullptr) state_->nccl->abort();
+}
+
 std::unique_ptr<Communicator> Mesh::duplicate(Communicator& of, const std::string& name) {
-  return state_->split(of, 0, of.rank(), of.size(), name);
+  return state_->split(of, 0, of.rank(), of.size(), NcclUse::on_demand, name);
+}
+
+std::unique_ptr<Communicator> Mesh::ring(Communicator& of, int step, const std::string& name) {
+  return state_->split(of, 0, of.rank(), of.size(), NcclUse::ring, name, step);
 }
 
 std::unique_ptr<Communicator> Mesh::neighbours(Communicator& of, int width, const std::string& name) {
   CARTAN_ASSERT(width > 0 && of.size() % width == 0);
-  return state_->split(of, of.rank() / width, of.rank() % width, width, name);
+  return state_->split(of, of.rank() / width, of.rank() % width, width, NcclUse::collectives, name);
 }
 
 std::unique_ptr<Communicator> Mesh::strided(Communicator& of, int stride, const std::string& name) {
   CARTAN_ASSERT(stride > 0);
   const int color = of.rank() % stride;
-  return state_->split(of, color, of.rank() / stride, (of.size() - color + stride - 1) / stride, name);
+  return state_->split(of, color, of.rank() / stride, (of.size() - color + stride - 1) / stride,
+                       NcclUse::collectives, name);
 }
 
 }  // namespace cartan::comm

@@ -62,6 +62,41 @@ ReductionPlan plan_alone(const ReductionShape& shape, int first, int end) {
   return plan_ranks(shape, first, end, {});
 }
 
+std::vector<int> entry_runs(const ReductionPlan& plan) {
+  std::vector<int> begins;
+  int next = 0;
+  for (; next < plan.depth_before; ++next) begins.push_back(next);
+  for (const PlannedValue& value : plan.values) {
+    int begin = next++;
+    for (int merge = 0; merge < value.merges; ++merge) {
+      begin = begins.back();
+      begins.pop_back();
+    }
+    begins.push_back(begin);
+  }
+  begins.push_back(next);
+  return begins;
+}
+
+LeafRange piece_of(LeafRange chunk, Index round, Index piece) {
+  const Index begin = std::min(chunk.begin + round * piece, chunk.end);
+  return {begin, std::min(begin + piece, chunk.end)};
+}
+
+std::shared_ptr<const ReductionPlan> PlanCache::of(const PartialSums& sums, int rank, int size,
+                                                   const std::string& name) {
+  CARTAN_ASSERT(sums.tree != nullptr && sums.count >= 0);
+  const ReductionShape shape = shape_of(sums, size);
+  auto& plan = plans_[shape.key()];
+  if (plan == nullptr) plan = std::make_shared<const ReductionPlan>(plan_reduction(shape));
+  const int needed = std::max(1, plan->slots_of_rank[static_cast<std::size_t>(rank)]);
+  if (sums.slots.size() < static_cast<std::size_t>(needed)) {
+    throw InternalError("{}: rank {} of {} holds {} partial sums of {} leaves, but brings {} slots", name,
+                        rank, size, needed, sums.tree->leaves(), sums.slots.size());
+  }
+  return plan;
+}
+
 Folder::Folder(const ReductionPlan& plan)
     : plan_(plan),
       scratch_(static_cast<std::size_t>(Index{plan.max_depth} + 1) * static_cast<std::size_t>(kBlock)) {}

@@ -2,7 +2,10 @@
 // the tree's stack and where they merge. All back ends run the same program, so all give the same bits.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <span>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -41,11 +44,32 @@ struct ReductionPlan {
   LeafRange chunk(Index count, int rank) const { return chunk_range(count, rank, size(), shape.shard); }
 };
 
+/// Of the entries of the owner's stack before (numbers 0 ... depth_before), followed by the plan's values
+/// (from depth_before on): where the run begins that makes up each entry afterwards, and the end of the last.
+/// A run is a sum of its own. Entry i is made of none of the entries below it, so entries may be replaced
+/// from the first to the last.
+std::vector<int> entry_runs(const ReductionPlan& plan);
+
 /// O(leaves + size).
 ReductionPlan plan_reduction(const ReductionShape& shape);
 /// What the ranks [first, end) of the group, whole holders, can sum of it alone: from an empty stack to that
 /// of their leaves. They are numbered from 0 in it.
 ReductionPlan plan_alone(const ReductionShape& shape, int first, int end);
+
+/// The part of an owner's chunk that round `round` exchanges, in pieces of `piece` elements.
+LeafRange piece_of(LeafRange chunk, Index round, Index piece);
+
+/// The plans of one group, made when first asked for. Not thread-safe.
+class PlanCache {
+ public:
+  /// Throws InternalError where rank `rank` of `size` brings fewer slots than it has partial sums. `name`:
+  /// the group's.
+  std::shared_ptr<const ReductionPlan> of(const PartialSums& sums, int rank, int size,
+                                          const std::string& name);
+
+ private:
+  std::map<ReductionShape::Key, std::shared_ptr<const ReductionPlan>> plans_;
+};
 
 /// Sums arrays by a plan, block by block, so that partial results stay in the first-level cache.
 class Folder {

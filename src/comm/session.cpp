@@ -143,7 +143,7 @@ std::string Session::library_version() {
 }
 
 std::uintptr_t native_handle(const Communicator& comm) {
-  const auto* mpi = dynamic_cast<const MpiCommunicator*>(&comm);
+  const auto* mpi = dynamic_cast<const MpiGroup*>(&comm);
   if (mpi == nullptr) throw InternalError("{} is not an MPI communicator", comm.name());
   return reinterpret_cast<std::uintptr_t>(mpi->raw());
 }

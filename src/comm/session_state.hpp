@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cartan/comm/session.hpp"
-#include "comm/mpi/mpi_communicator.hpp"
+#include "comm/mpi/mpi_group.hpp"
 
 namespace cartan::comm {
 

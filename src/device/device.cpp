@@ -3,6 +3,7 @@
 
 #include "cartan/core/error.hpp"
 #include "device/cpu/cpu_device.hpp"
+#include "device/cuda/cuda_device.hpp"
 
 namespace cartan::device {
 
@@ -18,8 +19,7 @@ std::unique_ptr<Device> make_device(DeviceKind kind, const DeviceOptions& option
     case DeviceKind::cpu:
       return cpu::make_cpu_device(options);
     case DeviceKind::cuda:
-      throw EnvironmentError(
-          "run.device = cuda: this cartan was built without a CUDA device; use run.device = cpu");
+      return cuda::make_cuda_device(options);
     case DeviceKind::sim:
       return make_sim_device(DeviceKind::cpu, options);
   }

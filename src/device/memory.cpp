@@ -82,6 +82,13 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
   return *this;
 }
 
+void Buffer::keep(std::shared_ptr<void> what) {
+  CARTAN_ASSERT(ledger_ != nullptr);
+  release_ = [release = std::move(release_), what = std::move(what)](void* data) {
+    if (release) release(data);
+  };
+}
+
 void Buffer::reset() noexcept {
   if (ledger_ == nullptr) return;
   if (release_) release_(data_);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cartan/core/narrow.hpp"
+#include "model/activation_offload.hpp"
 
 namespace cartan::model {
 
@@ -14,7 +15,7 @@ using device::Matrix;
 struct Stage::State {
   State(const ModelConfig& config_, StageRange range, const StageOptions& options_,
         const TensorGroup& tensor_, const ContextGroup& context, device::Device& device_,
-        device::Arena& arena)
+        device::Arena& arena, device::Arena* host)
       : config(config_),
         first_unit(range.first),
         options(options_),
@@ -31,6 +32,11 @@ struct Stage::State {
     for (Index unit = range.first; unit < range.end; ++unit)
       if (unit > 0 && unit + 1 < model_units)
         blocks.emplace_back(config, specs[narrow<std::size_t>(unit)], tensor, context);
+    for (std::size_t block = 0; block < blocks.size(); ++block)
+      if (is_listed(options.offload_layers, block) && !offload) {
+        CARTAN_ASSERT(host != nullptr);
+        offload = std::make_unique<ActivationOffload>(device, *host);
+      }
     const Index extra = has_head && options.training ? options.head_slots - options.gradient_slots : 0;
     head_elements = part_of(config, tensor.slice()).vocab * config.hidden;
     if (extra > 0)
@@ -42,11 +48,13 @@ struct Stage::State {
   device::Ops& ops() { return device.ops(); }
   device::Stream& stream() { return device.compute_stream(); }
 
+  /// Whether the layer that a block is, is in a list of layers.
+  bool is_listed(const std::vector<bool>& layers, std::size_t block) const {
+    const auto layer = narrow<std::size_t>(first_unit + narrow<Index>(block) - (first_unit == 0 ? 0 : 1));
+    return layer < layers.size() && layers[layer];
+  }
   Recompute recompute_of(std::size_t block) const {
-    const Index layer = first_unit + narrow<Index>(block) - (first_unit == 0 ? 0 : 1);
-    const auto number = narrow<std::size_t>(layer);
-    const bool is_chosen = number < options.recompute_layers.size() && options.recompute_layers[number];
-    return is_chosen ? options.recompute : Recompute{};
+    return is_listed(options.recompute_layers, block) ? options.recompute : Recompute{};
   }
   std::size_t block_unit(std::size_t block) const { return block + (has_embedding || has_copy ? 1 : 0); }
   std::size_t unit_count() const { return block_unit(blocks.size()) + (has_head ? 1 : 0); }
@@ -84,14 +92,15 @@ struct Stage::State {
   Head head;
   RopeTable rope;
   bool has_embedding = false, has_head = false, has_copy = false;
+  std::unique_ptr<ActivationOffload> offload;
   Index head_elements = 0;
   device::Buffer extra_head_slots;
 };
 
 Stage::Stage(const ModelConfig& config, StageRange range, const StageOptions& options,
              const TensorGroup& tensor, const ContextGroup& context, device::Device& device,
-             device::Arena& arena)
-    : state_(std::make_unique<State>(config, range, options, tensor, context, device, arena)) {}
+             device::Arena& arena, device::Arena* host)
+    : state_(std::make_unique<State>(config, range, options, tensor, context, device, arena, host)) {}
 Stage::~Stage() = default;
 Stage::Stage(Stage&&) noexcept = default;
 
@@ -119,6 +128,8 @@ void Stage::forward(Flight& flight, UnitSource& units, bool keeps) {
   }
   flight.blocks.clear();
   flight.blocks.resize(keeps ? s.blocks.size() : 0);
+  flight.offloaded.clear();
+  flight.offloaded.resize(keeps && s.offload ? s.blocks.size() : 0);
   for (std::size_t i = 0; i < s.blocks.size(); ++i) {
     BlockActivations passing;
     BlockActivations& saved = keeps ? flight.blocks[i] : passing;
@@ -128,7 +139,10 @@ void Stage::forward(Flight& flight, UnitSource& units, bool keeps) {
     if (s.block_unit(i) + 1 < s.unit_count()) units.prefetch(s.block_unit(i) + 1);
     s.blocks[i].forward(batch, *unit, s.rope, saved, x, keeps, s.work);
     Block::forget(saved, s.recompute_of(i));
+    if (!flight.offloaded.empty() && s.is_listed(s.options.offload_layers, i))
+      s.offload->send(saved, flight.offloaded[i]);
   }
+  if (s.offload) s.offload->release();
   flight.output = std::move(x);
 }
 
@@ -182,6 +196,11 @@ ArenaMatrix Stage::backward(Flight& flight, UnitSource& units, ArenaMatrix d_out
     {
       const HeldUnit unit(units, s.block_unit(i));
       if (i > 0) units.prefetch(s.block_unit(i) - 1);
+      if (s.offload) {
+        s.offload->fetch(flight.offloaded[i], flight.blocks[i], s.work.arena);
+        if (i > 0) s.offload->fetch(flight.offloaded[i - 1], flight.blocks[i - 1], s.work.arena);
+        s.offload->arrive(flight.offloaded[i]);
+      }
       s.blocks[i].recompute(batch, *unit, s.rope, flight.blocks[i], s.recompute_of(i), s.work);
       dx = s.blocks[i].backward_input(batch, *unit, s.rope, flight.blocks[i], gradients, !apart, s.work);
       if (!apart) s.blocks[i].backward_weight(batch, *unit, flight.blocks[i], gradients, s.work);

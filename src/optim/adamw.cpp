@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cartan/core/narrow.hpp"
+#include "optim/offload_windows.hpp"
 
 namespace cartan::optim {
 namespace {
@@ -34,6 +35,18 @@ AdamW::AdamW(const OptimConfig& config, shard::FlatState& state) : config_(confi
   }
   block_sums_ = state.device().allocate(narrow<std::size_t>(blocks) * sizeof(double),
                                         device::MemoryKind::workspace, "sums of squares");
+  if (state.offloads_states() && state.device().prefers_copies())
+    windows_ = std::make_unique<OffloadWindows>(state);
+}
+
+AdamW::~AdamW() = default;
+
+void AdamW::begin_step() {
+  if (windows_) windows_->begin_step();
+}
+
+void AdamW::settle() {
+  if (windows_) windows_->settle();
 }
 
 void AdamW::add_squares(std::size_t unit) {
@@ -87,10 +100,17 @@ void AdamW::update_unit(std::size_t index, Index update, double lr, double gradi
     step.weight_decay = parameters[i].decayed ? static_cast<float>(config_.weight_decay) : 0.0f;
     const Index begin = std::clamp(parameters[i].offset, owned.begin, owned.end);
     const Index count = std::clamp(end, owned.begin, owned.end) - begin;
-    if (count > 0)
-      device.ops().adamw(state_.master(index, begin, count), state_.gradient(unit.gradient, begin, count),
-                         state_.exp_avg(index, begin, count), state_.exp_avg_sq(index, begin, count),
-                         state_.compute(index, begin, count), step, device.compute_stream());
+    if (count > 0) {
+      const UpdateViews views{state_.master(index, begin, count),
+                              state_.gradient(unit.gradient, begin, count),
+                              state_.exp_avg(index, begin, count), state_.exp_avg_sq(index, begin, count),
+                              state_.compute(index, begin, count)};
+      if (windows_)
+        state_.set_written(windows_->update(views, step));
+      else
+        device.ops().adamw(views.master, views.gradient, views.exp_avg, views.exp_avg_sq, views.compute, step,
+                           device.compute_stream());
+    }
     i = next;
   }
 }

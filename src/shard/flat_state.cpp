@@ -29,6 +29,11 @@ FlatState::FlatState(const FlatLayout& layout, const FlatStateOptions& options, 
   const DType compute = options.compute;
   const bool casts_units = layout.gradient_life() == GradientLife::fused && compute != DType::f32;
   const bool gathers_units = layout.place().stage >= 3;
+  // What operations reach slowly is brought into windows, as if it were gathered.
+  const bool copies_units =
+      options.offload_parameters && device.prefers_copies() && layout.place().stage == 0 && !casts_units;
+  if (options.offload_parameters && device.prefers_copies())
+    offload_stream_ = device.make_stream("offloaded parameters");
   const Index owned = layout.owned_elements();
   const auto exchange = [&](DType dtype, Index elements, MemoryKind kind, const char* label) {
     return groups.shard->allocate_exchange(device, round_up(bytes_of(dtype, elements), sizeof(float)), kind,
@@ -38,7 +43,7 @@ FlatState::FlatState(const FlatLayout& layout, const FlatStateOptions& options, 
     return offloaded ? device.allocate_offloaded(bytes_of(dtype, elements), label)
                      : device.allocate(bytes_of(dtype, elements), kind, label);
   };
-  if (casts_units || gathers_units) {
+  if (casts_units || gathers_units || copies_units) {
     windows_.resize(narrow<std::size_t>(1 + std::max(1, options.windows)));
     for (std::size_t i = 0; i < windows_.size(); ++i) {
       const Index elements = layout.largest_unit(i == 0);
@@ -47,7 +52,7 @@ FlatState::FlatState(const FlatLayout& layout, const FlatStateOptions& options, 
                                : device.allocate(bytes_of(compute, elements), MemoryKind::gathered,
                                                  "parameters of a unit for computing");
     }
-    if (gathers_units && compute != DType::f32)
+    if ((gathers_units || copies_units) && compute != DType::f32)
       shards_ = own(compute, owned, MemoryKind::parameters, "own parameters for computing",
                     options.offload_parameters);
   } else if (layout.place().stage > 0) {
@@ -58,7 +63,7 @@ FlatState::FlatState(const FlatLayout& layout, const FlatStateOptions& options, 
   }
   if (compute != DType::f32)
     master_ = own(DType::f32, owned, MemoryKind::master, "master parameters", options.offload_states);
-  else if (gathers_units)
+  else if (gathers_units || copies_units)
     shards_ = own(compute, owned, MemoryKind::parameters, "own parameters", options.offload_parameters);
   if (options.gradient_slots == 0) return;
 
@@ -105,7 +110,7 @@ Vector FlatState::compute(std::size_t unit, Index begin, Index count) const {
 }
 
 Vector FlatState::whole(std::size_t unit, Index begin, Index count) const {
-  CARTAN_ASSERT(whole_.data() != nullptr);
+  if (whole_.data() == nullptr) return owned(shards_, options_.compute, unit, begin, count);
   return {device::advance(whole_.data(), options_.compute, layout_.units()[unit].parameter_begin + begin),
           options_.compute, count};
 }
@@ -212,6 +217,19 @@ void FlatState::forget_gathered() {
   }
 }
 
+device::Event FlatState::bring(const Vector& from, const Vector& to) {
+  device::Stream& compute = device_.compute_stream();
+  if (from.size > 0 && offload_stream_ && shards_.data() != nullptr) {
+    // The window's users of before are done, and so is the update of what is brought.
+    offload_stream_->wait(compute.record());
+    offload_stream_->wait(written_);
+    device_.copy(to.data, from.data, bytes_of(from.dtype, from.size), *offload_stream_);
+    return offload_stream_->record();
+  }
+  if (from.size > 0) device_.ops().copy(row(from), row(to), compute);
+  return compute.record();
+}
+
 FlatState::Window* FlatState::window_of(std::size_t unit) {
   const auto holds = [&](const Window& window) { return window.unit == unit; };
   const auto found = std::find_if(windows_.begin(), windows_.end(), holds);
@@ -239,10 +257,10 @@ FlatState::Window* FlatState::fill_window(std::size_t unit) {
   const Vector from = shards_.data() != nullptr ? owned(shards_, options_.compute, unit, own.begin, count)
                                                 : master(unit, own.begin, count);
   const Vector to{device::advance(base, options_.compute, own.begin), options_.compute, count};
-  if (count > 0) device_.ops().copy(row(from), row(to), device_.compute_stream());
-  window->ready = {};
+  device::Event own_part = bring(from, to);
+  window->ready = own_part;
   if (layout_.place().stage >= 3) {
-    groups_.stream->wait(device_.compute_stream().record());
+    groups_.stream->wait(own_part);
     window->ready = groups_.shard->all_gather_parts(parts_of(base, unit), *groups_.stream);
   }
   return window;

@@ -12,7 +12,8 @@ namespace cartan::train {
 
 class Channel {
  public:
-  /// `comm`: the stages, used by this channel alone. Without `overlap` everything runs on the compute stream.
+  /// `comm`: a ring of the stages in this direction, used by this channel alone. Without `overlap` everything
+  /// runs on the compute stream.
   Channel(comm::Communicator& comm, int from, int to, device::Device& device, bool overlap)
       : comm_(comm),
         device_(device),

@@ -86,17 +86,14 @@ void check_run(const Config& config, Problems& problems) {
   if (run.dir.empty()) problems.add("run.dir is empty: name a directory");
   if (run.eval_every > 0 && config.data.valid.empty() && config.data.valid_fraction <= 0)
     problems.add("run.eval-every = {} needs data.valid or data.valid-fraction", run.eval_every);
-  if (run.device != "cpu") {
-    if (run.device == "cuda")
-      problems.add("run.device = cuda: this version has no CUDA device; use cpu");
-    else
-      problems.add("run.device = {}: use cpu", run.device);
-  }
+  if (run.device != "cpu" && run.device != "cuda")
+    problems.add("run.device = {}: use cpu or cuda", run.device);
   check_exchange(config, problems);
   optim::check(config.precision.scaling(), problems);
   const std::string& policy = config.recompute.policy;
-  if (policy != "none" && policy != "mlp" && policy != "attention" && policy != "block")
-    problems.add("recompute.policy = {}: use none, mlp, attention or block", policy);
+  if (policy != "none" && policy != "mlp" && policy != "attention" && policy != "block" &&
+      policy != "offload")
+    problems.add("recompute.policy = {}: use none, mlp, attention, block or offload", policy);
   try {
     if (config.model.layers > 0) recomputed_layers(config);
   } catch (const ConfigError& error) {

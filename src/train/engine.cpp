@@ -51,8 +51,7 @@ shard::GradientLife gradient_life(bool fused, const shard::ShardPlace& place) {
 }  // namespace
 
 struct Engine::State {
-  State(const Config& config_, device::Device& device_, comm::Mesh& mesh_, bool overlap,
-        std::unique_ptr<device::Arena> arena_)
+  State(const Config& config_, device::Device& device_, comm::Mesh& mesh_, bool overlap, StepArenas arenas_)
       : config(config_),
         device(device_),
         mesh(mesh_),
@@ -64,7 +63,7 @@ struct Engine::State {
         shard_group(place.width == plane.size() ? nullptr : mesh.neighbours(plane, place.width, "shard")),
         replicas(shard_group == nullptr ? nullptr : mesh.strided(plane, place.width, "replicas")),
         communication(overlap ? device.make_stream("communication") : nullptr),
-        arena(std::move(arena_)),
+        arenas(std::move(arenas_)),
         ranges(ranges_of(config, schedule, mesh.coordinate().pp)),
         layout(config.model, shard::units_of_stages(config.model, ranges), gradient_life(fused, place), place,
                {mesh.coordinate().tp, mesh.shape().columns()}),
@@ -72,7 +71,7 @@ struct Engine::State {
              {dtype_from_name(config.precision.compute), share.slots(), share.owned_slots(),
               config.zero.prefetch, config.zero.offload != "none", config.zero.offload == "all"},
              device, {&plane, shard_group ? shard_group.get() : &plane, &communication_stream()}),
-        runner(config, share, ranges, schedule, flat, device, mesh, *arena, overlap),
+        runner(config, share, ranges, schedule, flat, device, mesh, arenas, overlap),
         optimizer(config.optim, flat),
         scaler(config.precision.scaling()),
         reducer(flat, plane, replicas.get(),
@@ -146,6 +145,7 @@ struct Engine::State {
 
   /// The first tensor of this rank's part of a forward pass that is not finite.
   std::string first_nonfinite_tensor(const model::Flight& flight) {
+    optimizer.settle();
     const auto parameter = shard::first_nonfinite(
         flat, [&](std::size_t unit, Index begin, Index count) { return flat.master(unit, begin, count); });
     if (parameter) return "parameter " + *parameter;
@@ -186,7 +186,7 @@ struct Engine::State {
   bool fused;  ///< units are updated during the backward pass
   std::unique_ptr<comm::Communicator> shard_group, replicas;
   std::unique_ptr<device::Stream> communication;
-  std::unique_ptr<device::Arena> arena;
+  StepArenas arenas;
   std::vector<model::StageRange> ranges;
   shard::FlatLayout layout;
   shard::FlatState flat;
@@ -215,14 +215,16 @@ device::Buffer allocate_arena(std::size_t bytes, device::Device& device, comm::M
 
 }  // namespace
 
-std::unique_ptr<device::Arena> Engine::plan_arena(const Config& config, device::Device& device,
-                                                  comm::Mesh& mesh) {
+StepArenas Engine::plan_arenas(const Config& config, device::Device& device, comm::Mesh& mesh) {
   const auto sim = device::make_sim_device(device::device_kind_from_name(config.run.device),
                                            device::DeviceOptions{config.run.threads});
   comm::Mesh imagined = comm::Mesh::imagined(config.mesh, comm::rank_of(config.mesh, mesh.coordinate()));
-  State rehearsal(config, *sim, imagined, false, std::make_unique<device::Arena>());
+  State rehearsal(config, *sim, imagined, false,
+                  {std::make_unique<device::Arena>(), std::make_unique<device::Arena>()});
   rehearsal.rehearse();
-  return std::make_unique<device::Arena>(allocate_arena(rehearsal.arena->peak(), device, mesh));
+  return {std::make_unique<device::Arena>(allocate_arena(rehearsal.arenas.device->peak(), device, mesh)),
+          std::make_unique<device::Arena>(
+              device.allocate_offloaded(rehearsal.arenas.host->peak(), "activations that wait"))};
 }
 
 Engine::Engine(const Config& config, device::Device& device, comm::Mesh& mesh, bool overlap) {
@@ -230,11 +232,14 @@ Engine::Engine(const Config& config, device::Device& device, comm::Mesh& mesh, b
     throw EnvironmentError(
         "a pipeline sends and receives beside computing, which needs an MPI that allows calls from several "
         "threads (MPI_THREAD_MULTIPLE); use mesh.pp = 1 or another MPI");
-  state_ = std::make_unique<State>(config, device, mesh, overlap, plan_arena(config, device, mesh));
+  state_ = std::make_unique<State>(config, device, mesh, overlap, plan_arenas(config, device, mesh));
 }
 Engine::~Engine() = default;
 
-shard::FlatState& Engine::state() { return state_->flat; }
+shard::FlatState& Engine::state() {
+  state_->optimizer.settle();
+  return state_->flat;
+}
 const shard::FlatLayout& Engine::layout() const { return state_->layout; }
 const data::LeafShare& Engine::share() const { return state_->share.leaves(); }
 const pipeline::Schedule& Engine::schedule() const { return state_->schedule; }
@@ -245,6 +250,7 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   StepResult result;
   s.begin_step();
   s.reducer.begin_step(update);
+  s.optimizer.begin_step();
   double fused_scale = 0;
   RunnerHooks hooks;
   hooks.losses = [&](const data::Batch& host, Index first_leaf, const model::Flight& flight) {
@@ -273,12 +279,14 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   result.times.compute = times.compute - times.wait;
   result.times.pipeline = times.wait;
   if (!s.fused) {
+    const device::Range range(s.device, "reduction");
     result.times.exposed = s.reducer.finish();
     s.shared.sum();
     for (std::size_t unit = 0; unit < s.layout.units().size(); ++unit) s.optimizer.add_squares(unit);
   }
 
   const auto begin = Clock::now();
+  const device::Range range(s.device, "optimizer");
   ExactSum squares = s.optimizer.take_squares();
   const LossSum sum = s.total(squares);
   result.loss = sum.mean();
@@ -307,7 +315,10 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   return result;
 }
 
-std::string Engine::find_replica_difference() { return state_->replica_check.find(state_->mesh.world()); }
+std::string Engine::find_replica_difference() {
+  state_->optimizer.settle();
+  return state_->replica_check.find(state_->mesh.world());
+}
 
 LossSum Engine::evaluate(const NextBatch& next) {
   State& s = *state_;

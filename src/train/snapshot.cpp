@@ -45,6 +45,26 @@ void read_part(const store::CheckpointReader& reader, const std::string& name,
   }
 }
 
+/// The same into memory of the device, in pieces through the host where that cannot write there.
+void load_part(const store::CheckpointReader& reader, const std::string& name,
+               const model::ParameterSpec& parameter, LeafRange elements, device::Vector to,
+               device::Device& device) {
+  if (device.kind() == device::DeviceKind::cpu) {
+    read_part(reader, name, parameter, elements.begin, elements.end, static_cast<float*>(to.data));
+    return;
+  }
+  constexpr Index kPiece = Index{1} << 24;
+  std::vector<float> host;
+  for (Index begin = elements.begin; begin < elements.end; begin += kPiece) {
+    const Index count = std::min(kPiece, elements.end - begin);
+    host.resize(narrow<std::size_t>(count));
+    read_part(reader, name, parameter, begin, begin + count, host.data());
+    device.copy_in(device::advance(to.data, DType::f32, begin - elements.begin), host.data(),
+                   host.size() * sizeof(float), device.compute_stream());
+    device.compute_stream().synchronize();
+  }
+}
+
 }  // namespace
 
 Json to_json(const RunState& state, const model::ModelConfig& model, Index tree_leaves,
@@ -94,7 +114,6 @@ std::vector<store::TensorInfo> checkpoint_tensors(const model::ModelConfig& mode
 
 std::vector<store::Slab> checkpoint_slabs(const std::vector<store::TensorInfo>& tensors,
                                           const shard::FlatState& state) {
-  CARTAN_ASSERT(state.device().kind() == device::DeviceKind::cpu);
   std::unordered_map<std::string_view, std::size_t> numbers;
   for (std::size_t i = 0; i < tensors.size(); ++i) numbers.emplace(tensors[i].path, i);
   std::vector<store::Slab> slabs;
@@ -114,7 +133,6 @@ std::vector<store::Slab> checkpoint_slabs(const std::vector<store::TensorInfo>& 
 
 void load(const store::CheckpointReader& reader, const std::filesystem::path& path,
           const model::ModelConfig& model, bool moments, shard::FlatState& state) {
-  CARTAN_ASSERT(state.device().kind() == device::DeviceKind::cpu);
   const Json wanted = model::to_json(model);
   if (!reader.state().contains("model")) throw DataError("{}: no model description", path.string());
   const Json& found = reader.state()["model"];
@@ -136,8 +154,8 @@ void load(const store::CheckpointReader& reader, const std::filesystem::path& pa
             throw DataError("{}: {} has shape [{}] in {}, expected [{}] in fp32", path.string(), name,
                             fmt::join(info.shape, ", "), name_of(info.dtype),
                             fmt::join(parameter.shape, ", "));
-          const device::Vector values = (state.*part.view)(unit, parameter.offset + begin, end - begin);
-          read_part(reader, name, parameter, begin, end, static_cast<float*>(values.data));
+          load_part(reader, name, parameter, {begin, end},
+                    (state.*part.view)(unit, parameter.offset + begin, end - begin), state.device());
         });
   }
 }

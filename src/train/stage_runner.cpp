@@ -22,6 +22,7 @@ model::StageOptions stage_options(const Config& config, const BatchShare& share,
   const std::string& policy = config.recompute.policy;
   options.recompute = {policy == "block" || policy == "attention", policy == "block" || policy == "mlp"};
   options.recompute_layers = recomputed_layers(config);
+  if (policy == "offload") options.offload_layers = options.recompute_layers;
   return options;
 }
 
@@ -30,13 +31,13 @@ model::StageOptions stage_options(const Config& config, const BatchShare& share,
 StageRunner::StageRunner(const Config& config, const BatchShare& share,
                          const std::vector<model::StageRange>& ranges, const pipeline::Schedule& schedule,
                          shard::FlatState& flat, device::Device& device, comm::Mesh& mesh,
-                         device::Arena& arena, bool overlap)
+                         const StepArenas& arenas, bool overlap)
     : share_(share),
       schedule_(schedule),
       place_(narrow<std::size_t>(mesh.coordinate().pp)),
       flat_(flat),
       device_(device),
-      arena_(arena),
+      arena_(*arenas.device),
       tensor_(mesh.axis(comm::Axis::tp),
               {config.tensor.chunks, overlap && config.tensor.chunks > 1 && config.mesh.columns() > 1
                                          ? device.make_stream("tensor")
@@ -50,7 +51,7 @@ StageRunner::StageRunner(const Config& config, const BatchShare& share,
       stage_options(config, share, micro, model::part_of(config.model, tensor_.slice()).vocab);
   std::size_t unit = 0;
   for (const model::StageRange& range : ranges) {
-    stages_.emplace_back(config.model, range, options, tensor_, context_, device, arena);
+    stages_.emplace_back(config.model, range, options, tensor_, context_, device, arena_, arenas.host.get());
     first_units_.push_back(unit);
     unit += stages_.back().units();
   }
@@ -58,8 +59,8 @@ StageRunner::StageRunner(const Config& config, const BatchShare& share,
   if (stages.size() == 1) return;
   const int next = (stages.rank() + 1) % stages.size(),
             previous = (stages.rank() + stages.size() - 1) % stages.size();
-  activations_comm_ = mesh.duplicate(stages, "activations of " + stages.name());
-  gradients_comm_ = mesh.duplicate(stages, "gradients of " + stages.name());
+  activations_comm_ = mesh.ring(stages, 1, "activations of " + stages.name());
+  gradients_comm_ = mesh.ring(stages, -1, "gradients of " + stages.name());
   activations_ = std::make_unique<Channel>(*activations_comm_, previous, next, device, overlap);
   gradients_ = std::make_unique<Channel>(*gradients_comm_, next, previous, device, overlap);
 }
@@ -183,6 +184,9 @@ RunnerTimes StageRunner::train(const NextBatch& next, const RunnerHooks& hooks,
   pipeline::execute(schedule_, place_, [&](const pipeline::Action& action) {
     const auto begin = Clock::now();
     const double data = times_.data;
+    const device::Range range(
+        device_, fmt::format("{} micro-batch {} chunk {}", pipeline::name_of(action.kind), action.micro_batch,
+                             action.chunk));
     const pipeline::Route route = pipeline::route_of(schedule_, place_, action);
     if (action.kind == pipeline::ActionKind::forward)
       run_forward({action.chunk, action.micro_batch}, true, route, next);

@@ -27,6 +27,11 @@ struct RunnerHooks {
   std::function<void(std::size_t unit, Index micro_batch, bool last)> unit_done;
 };
 
+/// Memory for what lives within a step.
+struct StepArenas {
+  std::unique_ptr<device::Arena> device, host;  ///< host: activations that are offloaded
+};
+
 struct RunnerTimes {
   double data = 0;     ///< waiting for micro-batches
   double compute = 0;  ///< in actions, with what they wait for
@@ -38,7 +43,7 @@ class StageRunner {
   /// Stages as the schedule's chunks of this rank's place in the pipeline. Collective over the mesh.
   StageRunner(const Config& config, const BatchShare& share, const std::vector<model::StageRange>& ranges,
               const pipeline::Schedule& schedule, shard::FlatState& flat, device::Device& device,
-              comm::Mesh& mesh, device::Arena& arena, bool overlap);
+              comm::Mesh& mesh, const StepArenas& arenas, bool overlap);
 
   /// Forward and backward of all micro-batches; gradients come out multiplied by `loss_scale`.
   /// `embedding_plan`: see shard::FlatUnits.

@@ -18,7 +18,9 @@
 #include "cartan/optim/schedule.hpp"
 #include "cartan/pipeline/cut.hpp"
 #include "cartan/pipeline/simulate.hpp"
+#include "cartan/store/slab_copy.hpp"
 #include "cartan/train/engine.hpp"
+#include "cartan/train/run_device.hpp"
 #include "cartan/train/snapshot.hpp"
 #include "train/metrics.hpp"
 #include "train/progress.hpp"
@@ -28,30 +30,20 @@
 namespace cartan::train {
 namespace {
 
-/// Where files of offload go; made where it is run.dir. Node-local disks are announced by TMPDIR.
-std::string offload_directory(const Config& config) {
-  if (config.zero.offload == "none") return {};
-  if (!config.zero.offload_dir.empty()) return config.zero.offload_dir;
-  if (const char* local = std::getenv("TMPDIR"); local != nullptr && *local != '\0') return local;
-  std::error_code error;
-  std::filesystem::create_directories(config.run.dir, error);
-  if (error) throw IoError("cannot create run.dir {}: {}", config.run.dir, error.message());
-  return config.run.dir;
-}
-
 class Run {
  public:
-  Run(const Config& config, const std::string& config_ini, comm::Session& session, comm::Mesh& mesh)
+  Run(const Config& config, const std::string& config_ini, comm::Session& session, comm::Mesh& mesh,
+      device::Device& device)
       : config_(config),
         config_ini_(config_ini),
         session_(session),
         mesh_(mesh),
         dir_(config.run.dir),
         sources_(data::open_sources(config.data, config.model.vocab)),
-        device_(device::make_device(device::device_kind_from_name(config.run.device),
-                                    {config.run.threads, offload_directory(config)})),
-        matmul_rate_(measure_matmul_rate(*device_, dtype_from_name(config.precision.compute), mesh.world())),
-        engine_(config, *device_, mesh, session.thread_multiple() && session.world_size() > 1) {}
+        device_(device),
+        host_slabs_(device),
+        matmul_rate_(measure_matmul_rate(device, dtype_from_name(config.precision.compute), mesh.world())),
+        engine_(config, device, mesh, overlaps(session, device)) {}
 
   ExitCode execute();
 
@@ -78,8 +70,9 @@ class Run {
   comm::Mesh& mesh_;
   std::filesystem::path dir_;
   data::DataSources sources_;
-  std::unique_ptr<device::Device> device_;
-  double matmul_rate_;  ///< measured before the engine takes its memory
+  device::Device& device_;
+  store::SlabCopy host_slabs_;  ///< of a device whose memory the host does not read
+  double matmul_rate_;          ///< measured before the engine takes its memory
   Engine engine_;
   std::unique_ptr<store::AsyncWriter> async_;
   RunState state_;
@@ -121,7 +114,7 @@ void Run::banner() {
   const auto flops = model::flops_per_token(config_.model, config_.data.seq);
   log::info("train", "cartan {} on {}, {} rank{} ({} on this node), {}", version(), session_.host(),
             session_.world_size(), session_.world_size() == 1 ? "" : "s", session_.ranks_on_node(),
-            device_->description());
+            device_.description());
   log::info("train", "mesh {} | batch {} sequences of {} tokens, micro-batch {}, accumulation {}",
             comm::to_string(config_.mesh), config_.batch.global, config_.data.seq, config_.batch.micro,
             config_.batch.global / (config_.batch.micro * config_.mesh.dp));
@@ -147,7 +140,7 @@ void Run::banner() {
             "compute {} | {:.3g} GFLOP a token (causal), {:.3g} (full) | matrix products {:.0f} GFLOP/s",
             config_.precision.compute, flops.causal * 1e-9, flops.full * 1e-9, matmul_rate_ * 1e-9);
   const device::MemoryUsage predicted = predict_memory(config_, session_.rank());
-  const device::MemoryUsage measured = device_->ledger().current();
+  const device::MemoryUsage measured = device_.ledger().current();
   std::string kinds;
   for (std::size_t k = 0; k < device::kMemoryKinds; ++k)
     if (measured.bytes[k] > 0)
@@ -191,6 +184,7 @@ void Run::save() {
   if (async_) {
     async_->save(path, json, std::move(tensors), std::move(slabs));
   } else {
+    if (device_.kind() != device::DeviceKind::cpu) host_slabs_.copy(slabs, tensors);
     const store::WriteReport report =
         store::write_checkpoint(path, json, tensors, slabs, mesh_.world(), {config_.checkpoint.io_hints});
     if (speaks())
@@ -262,7 +256,7 @@ void Run::step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progre
 
   const auto tokens = static_cast<double>(config_.batch.global * config_.data.seq);
   StepReport report{
-      state_.step, result.loss, result.grad_norm, lr, tokens / seconds, 0, device_->ledger().peak().total(),
+      state_.step, result.loss, result.grad_norm, lr, tokens / seconds, 0, device_.ledger().peak().total(),
       seconds};
   report.mfu =
       model::flops_per_token(config_.model, config_.data.seq).causal * report.tokens_per_s / matmul_rate_;
@@ -348,7 +342,7 @@ ExitCode Run::execute() {
   banner();
   if (config_.checkpoint.asynchronous) {
     if (session_.thread_multiple())
-      async_ = std::make_unique<store::AsyncWriter>(mesh_.duplicate(mesh_.world(), "checkpoint"), *device_,
+      async_ = std::make_unique<store::AsyncWriter>(mesh_.duplicate(mesh_.world(), "checkpoint"), device_,
                                                     store::WriteOptions{config_.checkpoint.io_hints});
     else if (speaks())
       log::warning("store",
@@ -394,8 +388,8 @@ ExitCode Run::execute() {
 }  // namespace
 
 ExitCode run_training(const Config& config, const std::string& config_ini, comm::Session& session,
-                      comm::Mesh& mesh) {
-  return Run(config, config_ini, session, mesh).execute();
+                      comm::Mesh& mesh, device::Device& device) {
+  return Run(config, config_ini, session, mesh, device).execute();
 }
 
 }  // namespace cartan::train

@@ -8,6 +8,7 @@
 #include "cartan/core/narrow.hpp"
 #include "cartan/core/random.hpp"
 #include "cartan/train/engine.hpp"
+#include "cartan/train/run_device.hpp"
 
 namespace cartan::train {
 namespace {
@@ -92,10 +93,8 @@ std::string describe(const Comparison& row) {
 
 }  // namespace
 
-ToyRun train_toy(const Config& config, comm::Mesh& mesh, bool overlap) {
-  const auto device =
-      device::make_device(device::device_kind_from_name(config.run.device), {config.run.threads});
-  Engine engine(config, *device, mesh, overlap);
+ToyRun train_toy(const Config& config, comm::Mesh& mesh, device::Device& device, bool overlap) {
+  Engine engine(config, device, mesh, overlap);
   engine.state().initialise(config.model, config.run.seed);
   ToyRun run;
   Index updates = 0;
@@ -169,7 +168,7 @@ std::string first_difference(const std::vector<Comparison>& rows) {
   return text;
 }
 
-Verification verify(const Config& config, comm::Session& session, comm::Mesh& mesh) {
+Verification verify(const Config& config, comm::Session& session, comm::Mesh& mesh, device::Device& device) {
   Verification verification{shrink(config), {}, {}};
   const Config& toy = verification.toy;
   verification.tolerance = tolerance_of(toy);
@@ -177,9 +176,9 @@ Verification verify(const Config& config, comm::Session& session, comm::Mesh& me
   comm::all_or_none(mesh.world(), "the toy on one rank", [&] {
     if (session.rank() != 0) return;
     comm::Mesh alone = comm::Mesh::alone();
-    one_rank = train_toy(on_one_rank(toy), alone, false);
+    one_rank = train_toy(on_one_rank(toy), alone, device, false);
   });
-  const ToyRun found = train_toy(toy, mesh, session.thread_multiple() && session.world_size() > 1);
+  const ToyRun found = train_toy(toy, mesh, device, overlaps(session, device));
   if (session.rank() == 0) verification.rows = compare(toy.model, one_rank, found, verification.tolerance);
   return verification;
 }

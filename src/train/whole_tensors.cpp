@@ -14,16 +14,21 @@ namespace {
 
 Tensors held_values(const shard::FlatState& state, const shard::OwnedView& view, double scale,
                     shard::HeldRange range) {
-  CARTAN_ASSERT(state.device().kind() == device::DeviceKind::cpu);
+  device::Device& device = state.device();
   Tensors values;
+  std::vector<float> held;
   shard::for_each_part(
       state.layout(), range, [&](std::size_t unit, const model::ParameterSpec& p, Index begin, Index end) {
         if (!p.stands_alone || state.layout().units()[unit].is_copy) return;
         std::vector<float>& tensor = values[p.name];
         tensor.resize(narrow<std::size_t>(
             std::accumulate(p.shape.begin(), p.shape.end(), Index{1}, std::multiplies<>())));
+        held.resize(narrow<std::size_t>(end - begin));
+        device.copy_out(held.data(), view(unit, p.offset + begin, end - begin).data,
+                        held.size() * sizeof(float), device.compute_stream());
+        device.compute_stream().synchronize();
         model::for_each_run(p, begin, end, [&](Index whole, Index part, Index count) {
-          const auto* from = static_cast<const float*>(view(unit, p.offset + part, count).data);
+          const float* from = held.data() + (part - begin);
           for (Index i = 0; i < count; ++i)
             tensor[narrow<std::size_t>(whole + i)] = static_cast<float>(static_cast<double>(from[i]) * scale);
         });

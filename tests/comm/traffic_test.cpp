@@ -18,8 +18,7 @@ class Traffic : public EachWay {
   std::size_t size() const { return static_cast<std::size_t>(comm_.size()); }
   std::size_t rank() const { return static_cast<std::size_t>(comm_.rank()); }
   ByteView bytes(std::size_t count) {
-    memory_.push_back(std::make_unique<std::vector<std::byte>>(count));
-    return *memory_.back();
+    return operand((count + sizeof(float) - 1) / sizeof(float)).bytes().first(count);
   }
 
   /// Runs `call` on both groups; both must count `expected` more bytes, in the record of the call too.
@@ -27,15 +26,14 @@ class Traffic : public EachWay {
   void expect_sent(std::uint64_t expected, Call&& call) {
     for (Communicator* comm : {static_cast<Communicator*>(&comm_), &imagined_.front().data_plane()}) {
       const std::uint64_t before = comm->bytes_sent();
-      call(*comm).wait();
+      run([&] { return call(*comm); });
       EXPECT_EQ(comm->bytes_sent() - before, expected) << comm->name();
       EXPECT_EQ(comm->recent_calls().back().sent, expected) << comm->name();
     }
   }
   void expect_sums(const PartialSums& sums, std::uint64_t nodes, std::uint64_t own, std::uint64_t count) {
-    std::vector<std::vector<float>> memory(8, std::vector<float>(own));
     std::vector<float*> stack;
-    for (auto& entry : memory) stack.push_back(entry.data());
+    for (int entry = 0; entry < 8; ++entry) stack.push_back(operand(own).data());
     expect_sent(4 * nodes * (count - own),
                 [&](Communicator& comm) { return comm.reduce_scatter(sums, stack, *stream_); });
   }
@@ -57,7 +55,6 @@ class Traffic : public EachWay {
   }
 
   std::vector<Mesh> imagined_;
-  std::vector<std::unique_ptr<std::vector<std::byte>>> memory_;
 };
 
 TEST_P(Traffic, AGatherSendsThePartToEveryOther) {

@@ -11,6 +11,7 @@
 namespace cartan::device {
 namespace {
 
+using testing::Array;
 using testing::Data;
 using testing::random_values;
 using testing::Values;
@@ -22,9 +23,8 @@ class Compression : public ::testing::Test {
     stream_.synchronize();
   }
 
-  std::unique_ptr<Device> device_ = testing::cpu(2);
-  Ops& ops_ = device_->ops();
-  Stream& stream_ = device_->compute_stream();
+  Ops& ops_ = testing::device().ops();
+  Stream& stream_ = testing::device().compute_stream();
 };
 
 double dot(const Values& values, Index cols, Index a, Index b) {
@@ -44,7 +44,7 @@ void expect_orthonormal(const Values& values, Index rows, Index cols) {
 
 TEST_F(Compression, RowsBecomeOrthonormalAndSpanWhatTheySpanned) {
   for (const auto& [rows, cols] :
-       {std::pair<Index, Index>{1, 1}, {1, 7}, {3, 5}, {4, 4}, {5, 3}, {8, 1001}}) {
+       {std::pair<Index, Index>{1, 1}, {1, 7}, {3, 5}, {4, 4}, {5, 3}, {8, 1001}, {11, 9001}, {1, 5000}}) {
     const Values before = random_values(rows * cols, "x", 1e3);
     Data data(DType::f32, before);
     orthonormalise(data, cols);
@@ -66,7 +66,7 @@ TEST_F(Compression, RowsBecomeOrthonormalAndSpanWhatTheySpanned) {
 }
 
 TEST_F(Compression, DependentAndZeroRowsGetDirectionsOfTheirOwn) {
-  for (const Index cols : {Index{1}, Index{2}, Index{3}, Index{64}, Index{1000}}) {
+  for (const Index cols : {Index{1}, Index{2}, Index{3}, Index{64}, Index{1000}, Index{70001}}) {
     Values values(static_cast<std::size_t>(4 * cols), 0.0);
     const Values row = random_values(cols, "row", 1e-20);
     for (Index c = 0; c < cols; ++c) {
@@ -117,9 +117,9 @@ TEST_F(Compression, TakesTheLargestInOrderOfIndex) {
       std::sort(order.begin(), order.end());
 
       Data x(DType::f32, before), values(DType::f32, count);
-      std::vector<std::uint32_t> indices(static_cast<std::size_t>(count));
-      ops_.take_largest(x.vector(), values.vector(), indices, stream_);
-      stream_.synchronize();
+      Array<std::uint32_t> placed(static_cast<std::size_t>(count));
+      ops_.take_largest(x.vector(), values.vector(), placed, stream_);
+      const std::vector<std::uint32_t> indices = placed.host();
       EXPECT_TRUE(std::equal(order.begin(), order.end(), indices.begin(), indices.end(),
                              [](Index a, std::uint32_t b) { return a == Index{b}; }))
           << count << " of " << size;
@@ -132,7 +132,7 @@ TEST_F(Compression, TakesTheLargestInOrderOfIndex) {
       EXPECT_EQ(x.values(), left);
 
       // Putting them back restores the vector.
-      ops_.scatter_add(x.vector(), values.vector(), indices, stream_);
+      ops_.scatter_add(x.vector(), values.vector(), placed, stream_);
       stream_.synchronize();
       EXPECT_EQ(x.values(), before);
     }
@@ -140,31 +140,73 @@ TEST_F(Compression, TakesTheLargestInOrderOfIndex) {
 }
 
 TEST_F(Compression, OfEqualMagnitudesTheLowestIndexIsTakenAndNaNBeforeAll) {
+  const auto take = [&](Data& x, Index count) {
+    Data values(DType::f32, count);
+    Array<std::uint32_t> indices(static_cast<std::size_t>(count));
+    ops_.take_largest(x.vector(), values.vector(), indices, stream_);
+    return indices.host();
+  };
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  Data x(DType::f32, Values{1, -2, 2, 0, -2, 2, nan, 3}), values(DType::f32, 4);
-  std::vector<std::uint32_t> indices(4);
-  ops_.take_largest(x.vector(), values.vector(), indices, stream_);
-  stream_.synchronize();
-  EXPECT_EQ(indices, (std::vector<std::uint32_t>{1, 2, 6, 7}));
+  Data x(DType::f32, Values{1, -2, 2, 0, -2, 2, nan, 3});
+  EXPECT_EQ(take(x, 4), (std::vector<std::uint32_t>{1, 2, 6, 7}));
   EXPECT_EQ(x.values(), (Values{1, 0, 0, 0, -2, 2, 0, 0}));
 
-  Data zeros(DType::f32, 5), two(DType::f32, 2);
-  indices.resize(2);
-  ops_.take_largest(zeros.vector(), two.vector(), indices, stream_);
-  stream_.synchronize();
-  EXPECT_EQ(indices, (std::vector<std::uint32_t>{0, 1}));
+  Data zeros(DType::f32, 5);
+  EXPECT_EQ(take(zeros, 2), (std::vector<std::uint32_t>{0, 1}));
+
+  // Few magnitudes in many places, so that the last one taken lies in the midst of a run.
+  for (const Index count : {1, 2047, 2048, 2049, 5000, 9999}) {
+    Values steps;
+    for (Index i = 0; i < 10000; ++i) steps.push_back(static_cast<double>(i * 7919 % 5 - 2));
+    std::vector<std::uint32_t> expected(10000);
+    std::iota(expected.begin(), expected.end(), 0u);
+    std::stable_sort(expected.begin(), expected.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return std::abs(steps[a]) > std::abs(steps[b]);
+    });
+    expected.resize(static_cast<std::size_t>(count));
+    std::sort(expected.begin(), expected.end());
+    Data many(DType::f32, steps);
+    EXPECT_EQ(take(many, count), expected) << count;
+  }
 }
 
-TEST_F(Compression, RefusesMoreElementsThanThereAreAndIndicesOutside) {
+TEST_F(Compression, TakesFromAVectorThatStartsAnywhere) {
+  const Values before = random_values(3001, "x");
+  for (const Index by : {0, 1, 3}) {
+    Data x(DType::f32, before), values(DType::f32, 100);
+    Array<std::uint32_t> indices(std::size_t{100});
+    ops_.take_largest(x.vector().slice(by, 3001 - by), values.vector(), indices, stream_);
+    const std::vector<std::uint32_t> found = indices.host();
+    const Values taken = values.values(), left = x.values();
+    double least = HUGE_VAL, most = 0;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_EQ(taken[i],
+                static_cast<double>(static_cast<float>(before[found[i] + static_cast<std::size_t>(by)])));
+      least = std::min(least, std::abs(taken[i]));
+    }
+    for (std::size_t i = static_cast<std::size_t>(by); i < left.size(); ++i)
+      most = std::max(most, std::abs(left[i]));
+    EXPECT_GE(least, most);
+  }
+}
+
+TEST_F(Compression, RefusesMoreElementsThanThereAre) {
   Data x(DType::f32, 3), values(DType::f32, 4);
-  std::vector<std::uint32_t> indices{0, 1, 2, 3};
+  Array<std::uint32_t> indices(std::vector<std::uint32_t>{0, 1, 2, 3});
   EXPECT_THROW(ops_.take_largest(x.vector(), values.vector(), indices, stream_), InternalError);
-  EXPECT_THROW(
-      {
-        ops_.scatter_add(x.vector(), values.vector(), indices, stream_);
-        stream_.synchronize();
-      },
-      InternalError);
+}
+
+TEST_F(Compression, AnIndexOutsideIsRefusedAndDestroysNothing) {
+  Data x(DType::f32, Values{1, 2, 3, 4}), values(DType::f32, Values{10, 20, 30, 40});
+  const Array<std::uint32_t> indices(std::vector<std::uint32_t>{0, 1, 2, 3});
+  if (testing::on_cpu()) {
+    const auto device = testing::cpu(1);
+    device->ops().scatter_add(x.vector().slice(0, 3), values.vector(), indices, device->compute_stream());
+    EXPECT_THROW(device->compute_stream().synchronize(), InternalError);
+  } else {  // a GPU does not throw
+    ops_.scatter_add(x.vector().slice(0, 3), values.vector(), indices, stream_);
+  }
+  EXPECT_EQ(x.values(), (Values{11, 22, 33, 4}));
 }
 
 TEST_F(Compression, SubtractTakesBackWhatAddAdded) {

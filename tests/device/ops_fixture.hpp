@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -39,51 +40,135 @@ inline std::vector<std::int32_t> random_ids(Index count, Index bound, std::strin
 /// The types that activations and parameters may have.
 inline constexpr DType kComputeTypes[] = {DType::f32, DType::bf16, DType::f16};
 
-/// An array in fp32, bf16 or fp16.
+/// The device under test: cpu, or what the environment variable CARTAN_TEST_DEVICE says. A cpu stream that
+/// failed stays failed: tests that provoke an error make a device of their own.
+inline Device& device() {
+  static const std::unique_ptr<Device> made = [] {
+    const char* const name = std::getenv("CARTAN_TEST_DEVICE");
+    return make_device(device_kind_from_name(name == nullptr ? "cpu" : name), {.threads = 2});
+  }();
+  return *made;
+}
+inline bool on_cpu() { return device().kind() == DeviceKind::cpu; }
+
+/// Bytes of the device under test.
+class Bytes {
+ public:
+  explicit Bytes(std::size_t size) : buffer_(device().allocate(size, MemoryKind::workspace, "a test")) {}
+  explicit Bytes(const std::vector<std::byte>& host) : Bytes(host.size()) { set(host); }
+  Bytes(const Bytes& other) : Bytes(other.host()) {}
+  Bytes(Bytes&&) noexcept = default;
+  Bytes& operator=(Bytes&&) noexcept = default;
+  Bytes& operator=(const Bytes& other) { return *this = Bytes(other); }
+
+  void set(const std::vector<std::byte>& host) {
+    Stream& stream = device().compute_stream();
+    device().copy_in(buffer_.data(), host.data(), host.size(), stream);
+    stream.synchronize();
+  }
+  std::vector<std::byte> host() const {
+    std::vector<std::byte> bytes(buffer_.size_bytes());
+    Stream& stream = device().compute_stream();
+    device().copy_out(bytes.data(), buffer_.data(), bytes.size(), stream);
+    stream.synchronize();
+    return bytes;
+  }
+  void* data() const { return buffer_.data(); }
+
+ private:
+  Buffer buffer_;
+};
+
+/// Plain numbers on the device under test.
+template <class T>
+class Array {
+ public:
+  explicit Array(const std::vector<T>& host) : size_(host.size()), bytes_(as_bytes_of(host)) {}
+  explicit Array(std::size_t size) : size_(size), bytes_(size * sizeof(T)) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): operations take spans
+  operator std::span<const T>() const { return {data(), size_}; }
+  operator std::span<T>() { return {data(), size_}; }  // NOLINT(google-explicit-constructor)
+  T* data() const { return static_cast<T*>(bytes_.data()); }
+  std::span<const T> part(Index begin, Index count) const {
+    return std::span<const T>(*this).subspan(static_cast<std::size_t>(begin),
+                                             static_cast<std::size_t>(count));
+  }
+  std::vector<T> host() const {
+    const std::vector<std::byte> bytes = bytes_.host();
+    std::vector<T> values(size_);
+    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+
+ private:
+  static std::vector<std::byte> as_bytes_of(const std::vector<T>& host) {
+    const auto bytes = std::as_bytes(std::span(host));
+    return {bytes.begin(), bytes.end()};
+  }
+  std::size_t size_;
+  Bytes bytes_;
+};
+using Ints = Array<std::int32_t>;
+
+/// An array in fp32, bf16 or fp16 on the device under test.
 class Data {
  public:
-  Data(DType dtype, const Values& values) : dtype_(dtype), size_(static_cast<Index>(values.size())) {
-    bytes_.resize(values.size() * size_of(dtype));
-    for (std::size_t i = 0; i < values.size(); ++i) set(i, static_cast<float>(values[i]));
-  }
+  Data(DType dtype, const Values& values)
+      : dtype_(dtype), size_(static_cast<Index>(values.size())), bytes_(encoded(dtype, values)) {}
   Data(DType dtype, Index size) : Data(dtype, Values(static_cast<std::size_t>(size), 0.0)) {}
 
   /// What the array holds, after rounding.
   Values values() const {
+    const std::vector<std::byte> bytes = bytes_.host();
     Values result;
-    for (std::size_t i = 0; i < static_cast<std::size_t>(size_); ++i) result.push_back(get(i));
+    for (std::size_t i = 0; i < static_cast<std::size_t>(size_); ++i) result.push_back(decoded(bytes, i));
     return result;
+  }
+  /// Of fp32.
+  std::vector<float> host_floats() const {
+    const Values found = values();
+    return {found.begin(), found.end()};
   }
 
   Matrix matrix(Index cols) { return {bytes_.data(), dtype_, size_ / cols, cols, cols}; }
   DType dtype() const { return dtype_; }
   Vector vector() { return {bytes_.data(), dtype_, size_}; }
-  float* floats() { return reinterpret_cast<float*>(bytes_.data()); }
-  bool same_bits(const Data& other) const { return bytes_ == other.bytes_; }
+  float* floats() { return static_cast<float*>(bytes_.data()); }
+  bool same_bits(const Data& other) const { return bytes_.host() == other.bytes_.host(); }
+  /// Other numbers, as many.
+  void set(const Values& values) {
+    ASSERT_EQ(static_cast<Index>(values.size()), size_);
+    bytes_.set(encoded(dtype_, values));
+  }
 
  private:
-  void set(std::size_t i, float value) {
-    if (dtype_ == DType::f32) {
-      std::memcpy(bytes_.data() + 4 * i, &value, 4);
-    } else {
-      const std::uint16_t bits = dtype_ == DType::bf16 ? to_bfloat16(value).bits : to_float16(value).bits;
-      std::memcpy(bytes_.data() + 2 * i, &bits, 2);
+  static std::vector<std::byte> encoded(DType dtype, const Values& values) {
+    std::vector<std::byte> bytes(values.size() * size_of(dtype));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto value = static_cast<float>(values[i]);
+      if (dtype == DType::f32) {
+        std::memcpy(bytes.data() + 4 * i, &value, 4);
+      } else {
+        const std::uint16_t bits = dtype == DType::bf16 ? to_bfloat16(value).bits : to_float16(value).bits;
+        std::memcpy(bytes.data() + 2 * i, &bits, 2);
+      }
     }
+    return bytes;
   }
-  double get(std::size_t i) const {
+  double decoded(const std::vector<std::byte>& bytes, std::size_t i) const {
     if (dtype_ == DType::f32) {
       float value;
-      std::memcpy(&value, bytes_.data() + 4 * i, 4);
+      std::memcpy(&value, bytes.data() + 4 * i, 4);
       return static_cast<double>(value);
     }
     std::uint16_t bits;
-    std::memcpy(&bits, bytes_.data() + 2 * i, 2);
+    std::memcpy(&bits, bytes.data() + 2 * i, 2);
     return static_cast<double>(dtype_ == DType::bf16 ? to_float(BFloat16{bits}) : to_float(Float16{bits}));
   }
 
   DType dtype_;
   Index size_;
-  std::vector<std::byte> bytes_;
+  Bytes bytes_;
 };
 
 /// Half a unit in the last place, relative.
@@ -101,14 +186,57 @@ inline void expect_close(const Values& found, const Values& expected, double rel
 
 /// Slots for one parameter, filled with NaN: a slot that is read before it is written shows.
 struct Slots {
-  std::vector<std::vector<float>> memory;
+  std::vector<Data> memory;
   std::vector<float*> pointers;
   Slots(int count, Index size) {
-    for (int i = 0; i < std::max(1, count); ++i) memory.emplace_back(static_cast<std::size_t>(size), NAN);
-    for (auto& slot : memory) pointers.push_back(slot.data());
+    for (int i = 0; i < std::max(1, count); ++i)
+      memory.emplace_back(DType::f32, Values(static_cast<std::size_t>(size), NAN));
+    for (Data& slot : memory) pointers.push_back(slot.floats());
   }
   GradientView view(const FoldPlan& plan) { return {pointers, 0, &plan}; }
-  Values values() const { return {memory[0].begin(), memory[0].end()}; }
+  Values values() const { return memory[0].values(); }
+  std::vector<float> floats(std::size_t slot = 0) const { return memory[slot].host_floats(); }
+};
+
+/// A matrix inside a larger array, `lead` elements after its start and with `gap` elements after each row:
+/// what views into other tensors look like. Around the rows lies NaN.
+class Embedded {
+ public:
+  Embedded(DType dtype, const Values& values, Index cols, Index lead, Index gap)
+      : cols_(cols),
+        lead_(lead),
+        stride_(cols + gap),
+        rows_(static_cast<Index>(values.size()) / cols),
+        whole_(dtype, spread(values)) {}
+
+  Matrix matrix() {
+    const Vector all = whole_.vector();
+    return {advance(all.data, all.dtype, lead_), all.dtype, rows_, cols_, stride_};
+  }
+  Values values() const {
+    Values inside;
+    const Values all = whole_.values();
+    for (Index i = 0; i < rows_ * cols_; ++i) inside.push_back(all[place(i)]);
+    return inside;
+  }
+  /// Whether what lies around the rows is as it was.
+  bool alone() const {
+    Index numbers = 0;
+    for (const double value : whole_.values()) numbers += std::isnan(value) ? 0 : 1;
+    return numbers <= rows_ * cols_;
+  }
+
+ private:
+  std::size_t place(Index i) const {
+    return static_cast<std::size_t>(lead_ + i / cols_ * stride_ + i % cols_);
+  }
+  Values spread(const Values& values) const {
+    Values all(static_cast<std::size_t>(lead_ + rows_ * stride_), NAN);
+    for (std::size_t i = 0; i < values.size(); ++i) all[place(static_cast<Index>(i))] = values[i];
+    return all;
+  }
+  Index cols_, lead_, stride_, rows_;
+  Data whole_;
 };
 
 /// Runs work(first, count, gradient view) over all `sequences` in micro-batches of `micro` and returns the
@@ -122,7 +250,7 @@ std::vector<float> folded(Index sequences, Index micro, Index size, const Work& 
     const Index first = static_cast<Index>(i) * micro;
     work(first, std::min(micro, sequences - first), slots.view(plans[i]));
   }
-  return slots.memory[0];
+  return slots.floats();
 }
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -131,6 +259,12 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
 }
 
 inline Values as_values(const std::vector<float>& floats) { return {floats.begin(), floats.end()}; }
+
+/// A device of the kind under test; cpu with so many threads.
+inline std::shared_ptr<Device> device_with(int threads) {
+  if (on_cpu()) return make_device(DeviceKind::cpu, {.threads = threads});
+  return {&device(), [](Device*) {}};
+}
 
 inline std::unique_ptr<Device> cpu(int threads) { return make_device(DeviceKind::cpu, {.threads = threads}); }
 

@@ -1,8 +1,8 @@
-// Optimizer, sums, copies and conversions.
+// Optimizer, sums, copies and conversions on the device under test. What a GPU computes without
+// approximations has the bits of the cpu device.
 #include <gtest/gtest.h>
 
 #include <bit>
-#include <limits>
 
 #include "cartan/core/error.hpp"
 #include "device/ops_fixture.hpp"
@@ -11,17 +11,23 @@
 namespace cartan::device {
 namespace {
 
+using testing::Array;
 using testing::Data;
 using testing::expect_close;
 using testing::random_values;
+using testing::Slots;
 using testing::Values;
 
 class Sums : public ::testing::Test {
  protected:
-  std::unique_ptr<Device> device_ = testing::cpu(2);
-  Ops& ops_ = device_->ops();
-  Stream& stream_ = device_->compute_stream();
+  Ops& ops_ = testing::device().ops();
+  Stream& stream_ = testing::device().compute_stream();
 };
+
+std::vector<float> as_floats(const Values& values) { return {values.begin(), values.end()}; }
+
+/// A vector that starts off the 16 bytes of a pack, or on them.
+Vector shifted(Data& data, Index by) { return data.vector().slice(by, data.vector().size - by); }
 
 TEST_F(Sums, AdamWMatchesTheReferenceForTenSteps) {
   for (const Index size : {1, 7, 1000, 70001}) {
@@ -65,60 +71,185 @@ TEST_F(Sums, AdamWWithoutAComputeCopyGivesTheSameMasters) {
   EXPECT_TRUE(a.same_bits(b));
 }
 
+TEST_F(Sums, AdamWHasTheBitsOfOneCpuThreadWhereverVectorsStart) {
+  const AdamWStep step{3e-3f, 0.9f, 0.99f, 1e-8f, 0.1f, 0.19f, 0.0199f, 0.7f};
+  for (const Index size : {0, 1, 8, 9, 2047, 2049}) {
+    std::vector<float> p = as_floats(random_values(size + 1, "p")),
+                       g = as_floats(random_values(size + 1, "g")),
+                       m = as_floats(random_values(size + 1, "m")),
+                       v = as_floats(random_values(size + 1, "v"));
+    for (float& square : v) square = std::abs(square);
+    if (size > 8) {  // a root of nothing, squares below the normal numbers
+      g[5] = m[5] = v[5] = 0;
+      g[6] = v[6] = 1e-22f;
+    }
+    for (const Index by : {0, 1}) {
+      Data master(DType::f32, testing::as_values(p)), gradient(DType::f32, testing::as_values(g)),
+          exp_avg(DType::f32, testing::as_values(m)), exp_avg_sq(DType::f32, testing::as_values(v)),
+          compute(DType::bf16, size + 1);
+      ops_.adamw(shifted(master, by), shifted(gradient, by), shifted(exp_avg, by), shifted(exp_avg_sq, by),
+                 shifted(compute, by), step, stream_);
+      stream_.synchronize();
+      const auto device = testing::cpu(1);
+      std::vector<float> p1 = p, g1 = g, m1 = m, v1 = v;
+      const auto vector = [&](std::vector<float>& all) {
+        return Vector{all.data() + by, DType::f32, size + 1 - by};
+      };
+      device->ops().adamw(vector(p1), vector(g1), vector(m1), vector(v1), {}, step, device->compute_stream());
+      device->compute_stream().synchronize();
+      EXPECT_TRUE(testing::same_bits(master.host_floats(), p1)) << size << " from " << by;
+      EXPECT_TRUE(testing::same_bits(exp_avg.host_floats(), m1)) << size << " from " << by;
+      EXPECT_TRUE(testing::same_bits(exp_avg_sq.host_floats(), v1)) << size << " from " << by;
+    }
+  }
+}
+
 TEST_F(Sums, SquareSumsAreFp64Blocks) {
-  for (const Index size : {Index{1}, kSumBlock - 1, kSumBlock, 3 * kSumBlock + 5}) {
+  for (const Index size : {Index{0}, Index{1}, Index{17}, kSumBlock - 1, kSumBlock, 17 * kSumBlock + 5}) {
     Data x(DType::f32, random_values(size, "x"));
-    std::vector<double> sums(static_cast<std::size_t>((size + kSumBlock - 1) / kSumBlock));
+    Array<double> sums(static_cast<std::size_t>((size + kSumBlock - 1) / kSumBlock));
     ops_.square_sums(x.vector(), sums, stream_);
-    stream_.synchronize();
     const Values values = x.values();
-    for (std::size_t b = 0; b < sums.size(); ++b) {
+    const std::vector<double> found = sums.host();
+    for (std::size_t b = 0; b < found.size(); ++b) {
       double expected = 0;
       for (std::size_t i = b * kSumBlock; i < std::min(values.size(), (b + 1) * kSumBlock); ++i) {
         expected += values[i] * values[i];
       }
-      EXPECT_NEAR(sums[b], expected, 1e-12 * expected);
+      EXPECT_NEAR(found[b], expected, 1e-12 * expected);
+    }
+    const auto device = testing::cpu(1);
+    const std::vector<float> floats = x.host_floats();
+    std::vector<double> on_host(found.size());
+    device->ops().square_sums({floats.data(), DType::f32, size}, on_host, device->compute_stream());
+    device->compute_stream().synchronize();
+    EXPECT_EQ(found, on_host);
+  }
+}
+
+/// Sums over some leaves, each in a buffer of its own.
+struct Tree {
+  std::vector<int> merges;
+  std::vector<Data> data;
+  std::vector<const float*> pointers;
+  std::vector<float> expected;
+
+  Tree(Index leaves, Index count)
+      : merges(plan_folds(CanonicalTree(leaves), 0, leaves, leaves).front().merges) {
+    std::vector<CanonicalSum<float>> sums(static_cast<std::size_t>(count), CanonicalSum<float>(leaves));
+    for (Index l = 0; l < leaves; ++l) {
+      data.emplace_back(DType::f32, random_values(count, fmt::format("v {}", l)));
+      const std::vector<float> leaf = data.back().host_floats();
+      for (std::size_t i = 0; i < leaf.size(); ++i) sums[i].push_leaf(l, leaf[i]);
+    }
+    for (Data& d : data) pointers.push_back(d.floats());
+    for (auto& sum : sums) expected.push_back(sum.total());
+  }
+};
+
+TEST_F(Sums, TreeSumIsTheCanonicalSum) {
+  for (const Index count : {1, 3, 511, 513, 5001}) {
+    for (const Index leaves : {1, 2, 3, 4, 5, 8, 13}) {
+      Tree tree(leaves, count);
+      Data out(DType::f32, count);
+      ops_.tree_sum(tree.pointers, tree.merges, out.floats(), count, stream_);
+      EXPECT_TRUE(testing::same_bits(out.host_floats(), tree.expected)) << leaves << " leaves of " << count;
+      if (count > 5000) continue;
+      // From a second element on: no packs, and each sum as before.
+      for (const float*& pointer : tree.pointers) ++pointer;
+      ops_.tree_sum(tree.pointers, tree.merges, out.floats() + 1, count - 1, stream_);
+      for (const float*& pointer : tree.pointers) --pointer;
+      EXPECT_TRUE(testing::same_bits(out.host_floats(), tree.expected))
+          << leaves << " leaves of " << count - 1;
     }
   }
 }
 
-TEST_F(Sums, TreeSumIsTheCanonicalSum) {
-  const Index count = 10001;
-  for (const Index leaves : {1, 2, 3, 5, 8, 13}) {
-    std::vector<Data> data;
-    std::vector<const float*> pointers;
-    for (Index i = 0; i < leaves; ++i)
-      data.emplace_back(DType::f32, random_values(count, fmt::format("v {}", i)));
-    for (Data& d : data) pointers.push_back(d.floats());
-    const std::vector<int> merges = plan_folds(CanonicalTree(leaves), 0, leaves, leaves).front().merges;
-
-    std::vector<CanonicalSum<float>> sums(static_cast<std::size_t>(count), CanonicalSum<float>(leaves));
-    std::vector<float> expected;
-    for (Index i = 0; i < count; ++i) {
-      auto& sum = sums[static_cast<std::size_t>(i)];
-      for (Index l = 0; l < leaves; ++l) sum.push_leaf(l, pointers[static_cast<std::size_t>(l)][i]);
-      expected.push_back(sum.total());
-    }
-    std::vector<float> out(static_cast<std::size_t>(count));
-    for (const int threads : {1, 3}) {
-      const auto device = testing::cpu(threads);
-      device->ops().tree_sum(pointers, merges, out.data(), count, device->compute_stream());
-      device->compute_stream().synchronize();
-      EXPECT_TRUE(testing::same_bits(out, expected)) << leaves << " leaves";
-    }
-    // out may be any of the values.
-    float* const last = data.back().floats();
-    ops_.tree_sum(pointers, merges, last, count, stream_);
-    stream_.synchronize();
-    EXPECT_TRUE(testing::same_bits({last, last + count}, expected)) << leaves << " leaves in place";
+TEST_F(Sums, TreeSumMayOverwriteAnyOfItsValues) {
+  const Index count = 700, leaves = 11;
+  for (std::size_t place = 0; place < std::size_t{leaves}; ++place) {
+    Tree tree(leaves, count);
+    ops_.tree_sum(tree.pointers, tree.merges, tree.data[place].floats(), count, stream_);
+    EXPECT_TRUE(testing::same_bits(tree.data[place].host_floats(), tree.expected)) << place;
   }
+}
+
+TEST_F(Sums, TreeSumTakesLongListsAndEveryNumberOfThreads) {
+  for (const Index leaves : {383, 384, 385, 1200}) {
+    Tree tree(leaves, 3);
+    Data out(DType::f32, 3);
+    ops_.tree_sum(tree.pointers, tree.merges, out.floats(), 3, stream_);
+    EXPECT_TRUE(testing::same_bits(out.host_floats(), tree.expected)) << leaves << " leaves";
+  }
+  if (!testing::on_cpu()) return;
+  Tree tree(13, 10001);
+  std::vector<float> out(10001);
+  for (const int threads : {1, 3}) {
+    const auto device = testing::cpu(threads);
+    device->ops().tree_sum(tree.pointers, tree.merges, out.data(), 10001, device->compute_stream());
+    device->compute_stream().synchronize();
+    EXPECT_TRUE(testing::same_bits(out, tree.expected)) << threads << " threads";
+  }
+}
+
+TEST_F(Sums, TreeSumKeepsADeepStackAndTheGpuSaysWhereItEnds) {
+  // All values wait until the last one comes.
+  const auto sum_of = [&](std::size_t leaves) {
+    std::vector<int> merges(leaves, 0);
+    merges.back() = static_cast<int>(leaves) - 1;
+    Data values(DType::f32, Values(leaves, 1.0)), out(DType::f32, 1);
+    std::vector<const float*> pointers;
+    for (std::size_t i = 0; i < leaves; ++i) pointers.push_back(values.floats() + i);
+    ops_.tree_sum(pointers, merges, out.floats(), 1, stream_);
+    return out.values()[0];
+  };
+  EXPECT_EQ(sum_of(50), 50);
+  if (testing::on_cpu())
+    EXPECT_EQ(sum_of(51), 51);
+  else
+    EXPECT_THROW(sum_of(51), ConfigError);
 }
 
 TEST_F(Sums, TreeSumRefusesMergesThatLeaveMoreThanOneValue) {
-  float a = 1, b = 2, out = 0;
-  const std::vector<const float*> values{&a, &b};
-  EXPECT_THROW(ops_.tree_sum(values, std::vector<int>{0, 0}, &out, 1, stream_), InternalError);
-  EXPECT_THROW(ops_.tree_sum(values, std::vector<int>{1, 0}, &out, 1, stream_), InternalError);
+  Data numbers(DType::f32, Values{1, 2, 0});
+  const std::vector<const float*> values{numbers.floats(), numbers.floats() + 1};
+  float* const out = numbers.floats() + 2;
+  EXPECT_THROW(ops_.tree_sum(values, std::vector<int>{0, 0}, out, 1, stream_), InternalError);
+  EXPECT_THROW(ops_.tree_sum(values, std::vector<int>{1, 0}, out, 1, stream_), InternalError);
+}
+
+TEST_F(Sums, ColumnSumsFoldTheSequencesOfAnyMicroBatch) {
+  // The bias's part of linear_backward_weight. Lengths around a piece of 32 rows and more than 256 of them.
+  struct {
+    Index sequences, length, cols;
+  } const sizes[] = {{1, 1, 1}, {3, 31, 5}, {5, 32, 8}, {4, 33, 9}, {3, 700, 70}, {2, 8201, 3}};
+  for (const DType dtype : testing::kComputeTypes) {
+    for (const auto [sequences, length, cols] : sizes) {
+      const Index tokens = sequences * length;
+      const Values values = random_values(tokens * cols, "dy");
+      Data x(dtype, random_values(tokens, "x"));
+      for (const Index lead : {0, 1}) {
+        testing::Embedded dy(dtype, values, cols, lead, lead == 0 ? 8 - cols % 8 : lead);
+        const auto fold = [&](Index micro) {
+          return testing::folded(sequences, micro, cols, [&](Index first, Index count, GradientView dbias) {
+            Slots dw(static_cast<int>(dbias.slots.size()), cols);
+            ops_.linear_backward_weight(dy.matrix().row_block(first * length, count * length),
+                                        x.matrix(1).row_block(first * length, count * length),
+                                        {count, length}, dw.view(*dbias.plan), dbias, stream_);
+            stream_.synchronize();
+          });
+        };
+        const std::vector<float> whole = fold(sequences);
+        Values expected(static_cast<std::size_t>(cols), 0.0);
+        const Values rounded = dy.values();
+        for (std::size_t i = 0; i < rounded.size(); ++i) expected[i % expected.size()] += rounded[i];
+        // Row after row the sum rounds at its own size, the root of the number of rows.
+        expect_close(testing::as_values(whole), expected, 0x1p-20, 0x1p-22 * static_cast<double>(tokens));
+        EXPECT_TRUE(testing::same_bits(fold(1), whole));
+        EXPECT_TRUE(testing::same_bits(fold(2), whole));
+      }
+    }
+  }
 }
 
 TEST_F(Sums, AddAndFillZero) {
@@ -161,10 +292,11 @@ TEST_F(Sums, CopyRoundsToNearestEven) {
 TEST_F(Sums, CopyKeepsNaN) {
   // A NaN whose upper half alone would be infinity.
   for (const DType dtype : {DType::bf16, DType::f16}) {
-    Data floats(DType::f32, Values(20, std::numeric_limits<double>::quiet_NaN())), rounded(dtype, 20);
-    const std::uint32_t low_nan = 0x7f800001u;
-    std::memcpy(floats.floats() + 3, &low_nan, 4);
-    ops_.copy(floats.matrix(20), rounded.matrix(20), stream_);
+    std::vector<std::uint32_t> bits(20, 0x7fc00000u);
+    bits[3] = 0x7f800001u;
+    Array<std::uint32_t> floats(bits);
+    Data rounded(dtype, 20);
+    ops_.copy({floats.data(), DType::f32, 1, 20, 20}, rounded.matrix(20), stream_);
     stream_.synchronize();
     for (const double value : rounded.values()) EXPECT_TRUE(std::isnan(value));
   }
@@ -187,7 +319,7 @@ TEST_F(Sums, AllFiniteFindsWhatOverflowedInHalfPrecision) {
   Data floats(DType::f32, Values{1, 65519, -65519, 3}), halves(DType::f16, 4);
   ops_.copy(floats.matrix(4), halves.matrix(4), stream_);
   EXPECT_TRUE(ops_.all_finite(halves.matrix(4), stream_));
-  floats.floats()[2] = -65520;
+  floats.set(Values{1, 65519, -65520, 3});
   ops_.copy(floats.matrix(4), halves.matrix(4), stream_);
   EXPECT_FALSE(ops_.all_finite(halves.matrix(4), stream_));
 }

@@ -1,7 +1,10 @@
 """What the user wrote wrong is said once, with what would be right, before anything is written."""
 
+import os
+import unittest
+
 import harness
-from harness import CONFIGURATION, DONE, MISSING, USAGE
+from harness import CONFIGURATION, DONE, ENVIRONMENT, MISSING, USAGE
 
 
 class BadOptions(harness.Case):
@@ -151,8 +154,10 @@ class BadOptions(harness.Case):
         self.assertIn("nowhere", result.err)
         self.assertIn("No such file or directory", result.err)
 
-    def test_devices_of_later_versions(self):
-        self.refuse_train({"run.device": "cuda"}, "run.device = cuda", "cpu")
+    @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU here")
+    def test_a_gpu_where_there_is_none(self):
+        for ranks in (0, 2):
+            self.refuse_train({"run.device": "cuda"}, "run.device = cuda", "use run.device = cpu", code=ENVIRONMENT, ranks=ranks)
 
     def test_keys_of_later_versions(self):
         for key in ("lora.rank", "recompute.policy", "watch.timeout"):

@@ -8,6 +8,7 @@
 #include "cartan/core/error.hpp"
 #include "cartan/core/json.hpp"
 #include "support/golden.hpp"
+#include "support/test_device.hpp"
 
 namespace cartan::infer {
 namespace {
@@ -15,7 +16,7 @@ namespace {
 struct Loaded {
   explicit Loaded(const std::filesystem::path& folder)
       : config(testing::read_hf_config(folder)),
-        device(device::make_device(device::DeviceKind::cpu, {2})),
+        device(cartan::testing::make_test_device(2)),
         plane(comm::make_local_communicator("test")),
         layout(config),
         state(layout, {DType::f32, 0}, *device, *plane) {

@@ -8,6 +8,7 @@
 
 #include "cartan/core/narrow.hpp"
 #include "cartan/core/random.hpp"
+#include "support/test_device.hpp"
 
 namespace cartan::model {
 namespace {
@@ -44,7 +45,7 @@ class LargeHead : public ::testing::Test {
  protected:
   static constexpr Index kHidden = 6, kVocab = 20011, kLength = 901, kSequences = 2;
 
-  LargeHead() : device_(device::make_device(device::DeviceKind::cpu, {2})) {
+  LargeHead() : device_(cartan::testing::make_test_device(2)) {
     config_.hidden = kHidden;
     config_.vocab = kVocab;
     config_.derive(kVocab);

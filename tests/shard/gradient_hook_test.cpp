@@ -8,6 +8,7 @@
 #include "cartan/core/random.hpp"
 #include "cartan/shard/gradient_reducer.hpp"
 #include "support/mpi_session.hpp"
+#include "support/test_device.hpp"
 
 namespace cartan::shard {
 namespace {
@@ -54,14 +55,14 @@ class Plane {
   explicit Plane(const ReducerOptions& options, int stage = 0)
       : session_(testing::session()),
         ranks_(session_.world_size()),
-        mesh_(session_, comm::MeshShape{1, ranks_, 1, 1}),
+        mesh_(session_, comm::MeshShape{1, ranks_, 1, 1}, cartan::testing::test_device_kind()),
         parts_(options.parts),
         tree_(Index{3} * ranks_ / parts_),
         config_(small_model()),
         layout_(config_, units_of_stages(config_, {{0, 5}}),
                 stage >= 2 ? GradientLife::transient : GradientLife::step,
                 {stage, session_.rank(), ranks_, ranks_}),
-        device_(device::make_device(device::DeviceKind::cpu, {1})),
+        device_(cartan::testing::make_test_device(1)),
         stream_(session_.thread_multiple() ? device_->make_stream("reduction") : nullptr),
         state_(layout_, {DType::f32, 3, 4}, *device_, {&plane(), &plane(), &stream()}),
         reducer_(state_, plane(), nullptr, with_batch(options), stream()) {}
@@ -96,8 +97,9 @@ class Plane {
     const auto of = [&](const GradientPart& part, Index first) {
       const Index count = part.owned.end - part.owned.begin;
       if (count == 0) return;
-      const auto* values = static_cast<const float*>(state_.gradient(part, part.owned.begin, count).data);
-      for (Index i = 0; i < count; ++i) visit(first + part.owned.begin + i, values[i]);
+      const auto values = cartan::testing::download<float>(
+          *device_, state_.gradient(part, part.owned.begin, count).data, narrow<std::size_t>(count));
+      for (Index i = 0; i < count; ++i) visit(first + part.owned.begin + i, values[narrow<std::size_t>(i)]);
     };
     for (const FlatUnit& unit : layout_.units()) of(unit.gradient, unit.parameter_begin);
     of(*layout_.tied_gradient(), layout_.parameter_elements());

@@ -4,6 +4,7 @@
 
 #include "cartan/core/narrow.hpp"
 #include "support/mpi_session.hpp"
+#include "support/test_device.hpp"
 
 namespace cartan::shard {
 namespace {
@@ -19,8 +20,8 @@ TEST(GradientReducer, SumsEveryElementOnceWhateverTheBucket) {
   config.derive(config.vocab);
   comm::Session& session = testing::session();
   const int ranks = session.world_size();
-  comm::Mesh mesh(session, comm::MeshShape{1, ranks, 1, 1});
-  const auto device = device::make_device(device::DeviceKind::cpu, {1});
+  comm::Mesh mesh(session, comm::MeshShape{1, ranks, 1, 1}, cartan::testing::test_device_kind());
+  const auto device = cartan::testing::make_test_device(1);
   const FlatLayout layout(config);
   const Index elements = layout.gradient_elements();
   for (const Index bucket : {Index{1}, Index{3000}, elements, 10 * elements}) {

@@ -11,6 +11,7 @@
 #include "checkpoint_data.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
 #include "support/mpi_session.hpp"
+#include "support/test_device.hpp"
 
 namespace cartan::store {
 namespace {
@@ -231,7 +232,7 @@ TEST_F(ParallelCheckpoint, TheNewestGoodOneIsFoundByAllRanks) {
 class AsyncCheckpoint : public ParallelCheckpoint {
  protected:
   AsyncCheckpoint()
-      : device_(device::make_device(device::DeviceKind::cpu, {.threads = 1})),
+      : device_(cartan::testing::make_test_device(1)),
         writer_(std::in_place, mesh().duplicate(world(), "saves"), *device_, WriteOptions{}) {}
 
   void save(const std::string& name, std::uint32_t seed) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cartan/core/json.hpp"
+#include "support/test_device.hpp"
 
 namespace cartan::testing {
 
@@ -70,8 +71,8 @@ void fill_parameters(shard::FlatState& state, const train::Tensors& tensors) {
                          const std::vector<float>& values = tensors.at(p.name);
                          model::for_each_run(p, begin, end, [&](Index whole, Index part, Index count) {
                            ASSERT_LE(whole + count, std::ssize(values)) << p.name;
-                           std::copy_n(values.begin() + whole, count,
-                                       static_cast<float*>(state.master(unit, p.offset + part, count).data));
+                           upload(state.device(), state.master(unit, p.offset + part, count).data,
+                                  std::vector<float>(values.begin() + whole, values.begin() + whole + count));
                          });
                        });
   state.refresh_compute();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/test_device.hpp"
 #include "train/toy_run.hpp"
 
 namespace cartan::train {
@@ -15,7 +16,8 @@ TEST_P(EngineBits, DoNotDependOnRanksMicroBatchesBucketsOrThreads) {
   Config config = odd_config(std::get<0>(GetParam()));
   config.precision.compute = std::get<1>(GetParam());
   comm::Session& session = testing::session();
-  comm::Mesh mesh(session, comm::MeshShape{1, session.world_size(), 1, 1});
+  comm::Mesh mesh(session, comm::MeshShape{1, session.world_size(), 1, 1},
+                  cartan::testing::test_device_kind());
   comm::Mesh alone = comm::Mesh::alone();
   const Outcome one = run(config, 1, 1.0, 1, alone, false);
   for (const double number : one.numbers) EXPECT_TRUE(std::isfinite(number));
@@ -63,7 +65,7 @@ std::vector<double> losses_of(Config config, comm::Mesh& mesh, int steps) {
   config.batch.micro = kGlobal % (3 * mesh.shape().dp) == 0 ? 3 : 1;
   config.mesh = mesh.shape();
   config.run.threads = 1;
-  const auto device = device::make_device(device::DeviceKind::cpu, {1});
+  const auto device = cartan::testing::make_test_device(1);
   Engine engine(config, *device, mesh, testing::session().thread_multiple());
   engine.state().initialise(config.model, 7);
   std::vector<double> losses;
@@ -99,7 +101,7 @@ TEST(EngineHooks, CompressedGradientsTrainNearlyAsWell) {
   std::map<bool, std::vector<double>> on_another_mesh;
   bool tied = false;
   for (const comm::MeshShape& shape : exchanging_meshes(session.world_size())) {
-    comm::Mesh mesh(session, shape);
+    comm::Mesh mesh(session, shape, cartan::testing::test_device_kind());
     Config config = odd_config(tied = !tied);
     config.data.seq = 36;
     config.zero.stage = tied ? 1 : 0;
@@ -128,7 +130,7 @@ TEST(EngineHooks, SixteenBitReductionStaysNearFp32) {
   comm::Session& session = testing::session();
   if (!session.thread_multiple()) GTEST_SKIP() << "needs MPI_THREAD_MULTIPLE";
   for (const comm::MeshShape& shape : exchanging_meshes(session.world_size())) {
-    comm::Mesh mesh(session, shape);
+    comm::Mesh mesh(session, shape, cartan::testing::test_device_kind());
     for (const int stage : {0, 1, 2, 3})
       for (const int shard : {0, 2}) {
         if (shard > 0 && (stage == 0 || shape.dp * shape.cp != 4)) continue;
@@ -164,7 +166,8 @@ TEST(EngineHooks, RoundedRotaryTablesStayNearFp32Ones) {
 
 TEST(EngineFp16, FollowsFp32AndSkipsWhatOverflows) {
   comm::Session& session = testing::session();
-  comm::Mesh mesh(session, comm::MeshShape{1, session.world_size(), 1, 1});
+  comm::Mesh mesh(session, comm::MeshShape{1, session.world_size(), 1, 1},
+                  cartan::testing::test_device_kind());
   Config config = odd_config(true);
   if (kGlobal % session.world_size() != 0) GTEST_SKIP() << "the batch does not divide";
   const Outcome exact = run(config, 1, 1.0, 1, mesh, session.thread_multiple());
@@ -180,7 +183,7 @@ TEST(EngineFp16, FollowsFp32AndSkipsWhatOverflows) {
   config.precision.loss_scale_hysteresis = 1;
   config.batch.micro = 1;
   config.mesh = mesh.shape();
-  const auto device = device::make_device(device::DeviceKind::cpu, {1});
+  const auto device = cartan::testing::make_test_device(1);
   Engine engine(config, *device, mesh, session.thread_multiple());
   engine.state().initialise(config.model, 7);
   const auto start = testing::master_values(engine.state());
@@ -263,9 +266,10 @@ TEST(Engine, PredictsTheBytesItAllocates) {
       config.batch.micro = micro;
       config.run.threads = 2;
       comm::Session& session = testing::session();
-      comm::Mesh mesh(session, comm::MeshShape{1, session.world_size(), 1, 1});
+      comm::Mesh mesh(session, comm::MeshShape{1, session.world_size(), 1, 1},
+                      cartan::testing::test_device_kind());
       config.mesh = mesh.shape();
-      const auto device = device::make_device(device::DeviceKind::cpu, {2});
+      const auto device = cartan::testing::make_test_device(2);
       const Engine engine(config, *device, mesh, false);
       EXPECT_EQ(predict_memory(config, session.rank()).bytes, device->ledger().peak().bytes)
           << "tied " << tied << ", micro-batch " << micro;
@@ -277,7 +281,7 @@ TEST(Engine, PredictsTheBytesItAllocates) {
     config.run.threads = 1;
     config.mesh.dp = 1;
     comm::Mesh alone = comm::Mesh::alone();
-    const auto device = device::make_device(device::DeviceKind::cpu, {1});
+    const auto device = cartan::testing::make_test_device(1);
     const Engine engine(config, *device, alone, false);
     EXPECT_EQ(predict_memory(config, 0).bytes, device->ledger().peak().bytes) << "tied " << tied;
   }
@@ -294,12 +298,13 @@ TEST_P(EngineDiagnosis, NamesStepAndFirstTensorOfANonFiniteLoss) {
   config.optim.clip = 0;
   comm::Mesh alone = comm::Mesh::alone();
   config.mesh.dp = 1;
-  const auto device = device::make_device(device::DeviceKind::cpu, {1});
+  const auto device = cartan::testing::make_test_device(1);
   Engine engine(config, *device, alone, false);
   engine.state().initialise(config.model, 7);
   const model::ParameterSpec& parameter =
       engine.layout().units()[2].spec->parameter("model.layers.1.mlp.up_proj.weight");
-  static_cast<float*>(engine.state().master(2, parameter.offset, 4).data)[3] = std::nanf("");
+  cartan::testing::upload(*device, engine.state().master(2, parameter.offset + 3, 1).data,
+                          std::vector{std::nanf("")});
   Index next = 0;
   try {
     engine.train_step(17, 1e-2, [&](data::MicroBatch& micro) {
@@ -324,7 +329,7 @@ TEST_P(EngineDiagnosis, NamesTheFirstTensorOfANonFiniteGradient) {
   config.optim.clip = 0;
   config.optim.fused = GetParam() ? "auto" : "never";
   comm::Mesh alone = comm::Mesh::alone();
-  const auto device = device::make_device(device::DeviceKind::cpu, {1});
+  const auto device = cartan::testing::make_test_device(1);
   Engine engine(config, *device, alone, false);
   engine.state().initialise(config.model, 7);
   auto values = testing::master_values(engine.state());
@@ -353,7 +358,7 @@ TEST(Engine, DirectionalDerivativesMatchFourthOrderDifferences) {
     config.optim.fused = "never";  // the gradients are looked at afterwards
     config.optim.weight_decay = 0;
     comm::Mesh alone = comm::Mesh::alone();
-    const auto device = device::make_device(device::DeviceKind::cpu, {1});
+    const auto device = cartan::testing::make_test_device(1);
     Engine engine(config, *device, alone, false);
     engine.state().initialise(config.model, 7);
     data::MicroBatch batch = make_batch(0, 0, kGlobal);

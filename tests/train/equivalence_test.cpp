@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cartan/model/context_group.hpp"
+#include "support/test_device.hpp"
 #include "train/toy_run.hpp"
 
 namespace cartan::train {
@@ -40,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Equivalence,
 
 TEST_P(Equivalence, BitsDoNotDependOnZeroStageOrShards) {
   if (kGlobal % ranks_ != 0) return;
-  comm::Mesh mesh(session_, {1, ranks_, 1, 1});
+  comm::Mesh mesh(session_, {1, ranks_, 1, 1}, cartan::testing::test_device_kind());
   const Outcome one = on_one_rank();
   for (const int stage : {1, 2, 3})
     for (const int shard : {0, 2}) {
@@ -61,7 +62,7 @@ TEST_P(Equivalence, BitsDoNotDependOnPipelineStagesOrSchedules) {
   const Outcome one = on_one_rank();
   for (const int stages : {2, 3}) {
     if (ranks_ % stages != 0 || kGlobal % (ranks_ / stages) != 0) continue;
-    comm::Mesh mesh(session_, {stages, ranks_ / stages, 1, 1});
+    comm::Mesh mesh(session_, {stages, ranks_ / stages, 1, 1}, cartan::testing::test_device_kind());
     for (const char* schedule : {"gpipe", "1f1b", "zero-bubble", "interleaved"})
       for (const int stage : {0, 2, 3}) {
         const bool is_interleaved = std::string(schedule) == "interleaved";
@@ -120,7 +121,7 @@ TEST_P(Equivalence, OfTenStepsOnEveryMesh) {
   const Outcome one = on_one_rank(steps);
   int turn = 0;
   for (const comm::MeshShape& shape : meshes_of(ranks_)) {
-    comm::Mesh mesh(session_, shape);
+    comm::Mesh mesh(session_, shape, cartan::testing::test_device_kind());
     const int context = mesh.shape().context(), columns = mesh.shape().columns();
     for (const char* exchange : {"ring", "all-gather", "all-to-all"}) {
       if (context == 1 && std::string(exchange) != "ring") continue;
@@ -157,7 +158,7 @@ TEST_P(Equivalence, OfTenStepsOnEveryMesh) {
 TEST_P(Equivalence, ZeRO3NeedsNoChangeOfTheLearningRate) {
   if (kGlobal % ranks_ != 0) return;
   const Outcome one = on_one_rank(10);
-  comm::Mesh mesh(session_, {1, ranks_, 1, 1});
+  comm::Mesh mesh(session_, {1, ranks_, 1, 1}, cartan::testing::test_device_kind());
   config_.zero.stage = 3;
   expect_same_bits(run(config_, 1, 1.0, 1, mesh, session_.thread_multiple(), 10), one, "ZeRO 3");
 }
@@ -167,7 +168,7 @@ TEST_P(Equivalence, APipelineDoesNotMakeTheLossOscillate) {
   const Outcome one = on_one_rank(10);
   for (const int stages : {2, 3}) {
     if (ranks_ != stages) continue;
-    comm::Mesh mesh(session_, {stages, 1, 1, 1});
+    comm::Mesh mesh(session_, {stages, 1, 1, 1}, cartan::testing::test_device_kind());
     for (const char* schedule : {"1f1b", "zero-bubble"}) {
       config_.pipeline.schedule = schedule;
       expect_same_bits(run(config_, 1, 1.0, 1, mesh, true, 10), one, schedule);
@@ -181,7 +182,7 @@ TEST_P(Equivalence, ContextAndPipelineDoNotConflict) {
   config_.data.seq = kCutSeq;
   config_.optim.lr = 1e-3;
   const Outcome one = on_one_rank();
-  comm::Mesh mesh(session_, {2, 1, 2, 1});
+  comm::Mesh mesh(session_, {2, 1, 2, 1}, cartan::testing::test_device_kind());
   for (const char* exchange : {"ring", "all-gather", "all-to-all"})
     for (const char* schedule : {"gpipe", "1f1b", "zero-bubble"}) {
       config_.context.exchange = exchange;

@@ -11,6 +11,8 @@
 #include "cartan/train/engine.hpp"
 #include "support/golden.hpp"
 #include "support/mpi_session.hpp"
+#include "support/test_device.hpp"
+#include "train/device_batch.hpp"
 
 namespace cartan {
 namespace {
@@ -49,6 +51,7 @@ class Golden : public ::testing::TestWithParam<std::string> {
   static train::Config config_for(const model::ModelConfig& model, Index global, Index micro) {
     train::Config config;
     config.model = model;
+    config.run.device = cartan::testing::test_device_name();
     config.data.seq = 33;
     config.batch = {global, micro};
     config.mesh.dp = testing::session().world_size();
@@ -59,8 +62,9 @@ class Golden : public ::testing::TestWithParam<std::string> {
   }
 
   Golden()
-      : mesh_(testing::session(), comm::MeshShape{1, testing::session().world_size(), 1, 1}),
-        device_(device::make_device(device::DeviceKind::cpu, {2})) {}
+      : mesh_(testing::session(), comm::MeshShape{1, testing::session().world_size(), 1, 1},
+              cartan::testing::test_device_kind()),
+        device_(cartan::testing::make_test_device(2)) {}
 
   /// One step on sequences [2, 33] or more in micro-batches of one or two sequences.
   train::StepResult step(train::Engine& engine, const std::vector<std::int32_t>& ids,
@@ -70,6 +74,10 @@ class Golden : public ::testing::TestWithParam<std::string> {
       const LeafRange leaves = engine.share().of(next++);
       micro = make_batch(ids, labels, 33, leaves.begin, leaves.end - leaves.begin);
     });
+  }
+
+  std::vector<float> floats_of(const device::Matrix& m) {
+    return cartan::testing::download<float>(*device_, m.data, narrow<std::size_t>(m.rows * m.cols));
   }
 
   comm::Mesh mesh_;
@@ -93,28 +101,25 @@ TEST_P(Golden, LogitsHiddenStatesAndLossMatch) {
   options.head_slots = options.gradient_slots = 1;
   model::Stage stage(model, {0, model.layers + 2}, options, {}, {}, *device_, arena);
   model::Flight flight;
-  flight.batch = {
-      {2, 33}, micro.batch.tokens, micro.batch.targets, micro.batch.positions, micro.batch.document_start,
-      {}};
+  const device::ArenaPiece integers = arena.take(train::batch_bytes(66));
+  flight.batch = train::upload(micro.batch, integers.data(), *device_);
   auto units = state.units();
   stage.forward(flight, units, true);
-  std::vector<float> logits(static_cast<std::size_t>(66 * model.vocab));
-  stage.logits(flight, units, 0, device::as_matrix(logits.data(), DType::f32, 66, model.vocab));
+  const device::ArenaMatrix logits = arena.matrix(DType::f32, 66, model.vocab);
+  stage.logits(flight, units, 0, logits);
   const store::SafetensorsFile expected(io);
-  EXPECT_LT(distance(logits, expected.floats("logits")).largest, 5e-5);
+  EXPECT_LT(distance(floats_of(logits), expected.floats("logits")).largest, 5e-5);
 
   stage.loss(flight, units);
-  const auto* rows = static_cast<const float*>(flight.row_loss.data);
-  EXPECT_NEAR(std::accumulate(rows, rows + 66, 0.0) / 64, expected.floats("loss")[0], 5e-6);
+  const auto rows = cartan::testing::download<float>(*device_, flight.row_loss.data, 66);
+  EXPECT_NEAR(std::accumulate(rows.begin(), rows.end(), 0.0) / 64, expected.floats("loss")[0], 5e-6);
 
   const auto hidden_file = find_golden("expected/" + GetParam() + "/hidden.safetensors");
   if (!hidden_file) return;
   const store::SafetensorsFile hidden(*hidden_file);
   for (Index layer = 0; layer < model.layers; ++layer) {
-    const auto* data = static_cast<const float*>(flight.blocks[narrow<std::size_t>(layer)].x.data);
-    EXPECT_LT(
-        distance({data, data + 66 * model.hidden}, hidden.floats("hidden." + std::to_string(layer))).largest,
-        5e-5)
+    const device::Matrix& x = flight.blocks[narrow<std::size_t>(layer)].x;
+    EXPECT_LT(distance(floats_of(x), hidden.floats("hidden." + std::to_string(layer))).largest, 5e-5)
         << "layer " << layer;
   }
 }

@@ -1,6 +1,7 @@
 // A bit that flips in one rank's copy of a parameter is found, with its tensor and rank.
 #include <gmock/gmock.h>
 
+#include "support/test_device.hpp"
 #include "train/toy_run.hpp"
 
 namespace cartan::train {
@@ -30,9 +31,9 @@ std::pair<std::string, std::string> find(const Trial& trial) {
   config.zero.stage = trial.stage;
   config.zero.shard = trial.shard;
   config.precision.compute = trial.compute;
-  comm::Mesh mesh(testing::session(), trial.shape);
+  comm::Mesh mesh(testing::session(), trial.shape, cartan::testing::test_device_kind());
   config.mesh = mesh.shape();
-  const auto device = device::make_device(device::DeviceKind::cpu, {1});
+  const auto device = cartan::testing::make_test_device(1);
   Engine engine(config, *device, mesh, testing::session().thread_multiple());
   engine.state().initialise(config.model, 7);
   Index next = 0;
@@ -49,7 +50,9 @@ std::pair<std::string, std::string> find(const Trial& trial) {
     CARTAN_ASSERT(begin < parameter.offset + parameter.elements());
     const device::Vector value = trial.owned ? engine.state().master(trial.unit, begin, 1)
                                              : engine.state().whole(trial.unit, begin, 1);
-    *static_cast<unsigned char*>(value.data) ^= 1;
+    auto byte = cartan::testing::download<unsigned char>(*device, value.data, 1);
+    byte[0] ^= 1;
+    cartan::testing::upload(*device, value.data, byte);
   }
   return {before, engine.find_replica_difference()};
 }

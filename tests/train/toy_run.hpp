@@ -13,6 +13,7 @@
 #include "cartan/train/engine.hpp"
 #include "support/golden.hpp"
 #include "support/mpi_session.hpp"
+#include "support/test_device.hpp"
 
 namespace cartan::train {
 
@@ -76,7 +77,8 @@ inline Outcome run(Config config, Index micro, double bucket_mb, int threads, co
   config.zero.bucket_mb = bucket_mb;
   config.mesh = mesh.shape();
   config.run.threads = threads;
-  const auto device = device::make_device(device::DeviceKind::cpu, {threads});
+  config.run.device = cartan::testing::test_device_name();
+  const auto device = cartan::testing::make_test_device(threads);
   Engine engine(config, *device, mesh, overlap);
   engine.state().initialise(config.model, 7);
   Outcome outcome;

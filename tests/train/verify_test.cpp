@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "support/mpi_session.hpp"
+#include "support/test_device.hpp"
 
 namespace cartan::train {
 namespace {
@@ -236,6 +237,7 @@ TEST(Verify, FindsThatMeshesAgree) {
     shapes.push_back({1, ranks / 2, 2, 1});
     if (session.thread_multiple()) shapes.push_back({2, ranks / 2, 1, 1});
   }
+  const auto device = cartan::testing::make_test_device(1);
   int turn = 0;
   for (const comm::MeshShape& shape : shapes)
     for (const char* compute : {"fp32", "bf16", "fp16"}) {
@@ -243,8 +245,8 @@ TEST(Verify, FindsThatMeshesAgree) {
       config.precision.compute = compute;
       config.zero.stage = ++turn % 4;
       config.recompute.policy = turn % 2 == 0 ? "block" : "none";
-      comm::Mesh mesh(session, shape);
-      const Verification verification = verify(config, session, mesh);
+      comm::Mesh mesh(session, shape, cartan::testing::test_device_kind());
+      const Verification verification = verify(config, session, mesh, *device);
       EXPECT_EQ(first_difference(verification.rows), "")
           << comm::to_string(shape) << ", " << compute << ", ZeRO " << config.zero.stage;
       EXPECT_EQ(verification.rows.empty(), session.rank() != 0);
@@ -255,12 +257,13 @@ TEST(Verify, FindsThatMeshesAgree) {
 TEST(Verify, ComparesRoundedGradientsLessStrictlyAndLeavesHooksOut) {
   comm::Session& session = testing::session();
   const comm::MeshShape shape{1, session.world_size(), 1, 1};
-  comm::Mesh mesh(session, shape);
+  comm::Mesh mesh(session, shape, cartan::testing::test_device_kind());
+  const auto device = cartan::testing::make_test_device(1);
   Config config = qwen_on(shape);
   config.hook = {"topk", 2, 0.01, 0};
-  EXPECT_TRUE(verify(config, session, mesh).tolerance.same_bits);
+  EXPECT_TRUE(verify(config, session, mesh, *device).tolerance.same_bits);
   config.precision.reduce = "bf16";
-  const Verification verification = verify(config, session, mesh);
+  const Verification verification = verify(config, session, mesh, *device);
   EXPECT_EQ(first_difference(verification.rows), "");
   EXPECT_EQ(verification.tolerance.same_bits, session.world_size() == 1);
 }
@@ -268,11 +271,12 @@ TEST(Verify, ComparesRoundedGradientsLessStrictlyAndLeavesHooksOut) {
 TEST(Verify, FindsAMeshThatComputesSomethingElse) {
   comm::Session& session = testing::session();
   const comm::MeshShape shape{1, session.world_size(), 1, 1};
-  comm::Mesh mesh(session, shape);
+  comm::Mesh mesh(session, shape, cartan::testing::test_device_kind());
   Config toy = shrink(qwen_on(shape));
-  const ToyRun right = train_toy(toy, mesh, overlaps());
+  const auto device = cartan::testing::make_test_device(1);
+  const ToyRun right = train_toy(toy, mesh, *device, overlaps());
   const auto difference = [&](const Config& defect) {
-    return first_difference(compare(toy.model, right, train_toy(defect, mesh, overlaps()), kBits));
+    return first_difference(compare(toy.model, right, train_toy(defect, mesh, *device, overlaps()), kBits));
   };
   EXPECT_THAT(difference(toy), IsEmpty());
   Config defect = toy;

@@ -1,6 +1,7 @@
 // What a step sends on each axis is what docs/parallelism.md says.
 #include <array>
 
+#include "support/test_device.hpp"
 #include "train/toy_run.hpp"
 
 namespace cartan::train {
@@ -29,7 +30,7 @@ using Sent = std::array<std::int64_t, 4>;  ///< by axis
 /// Bytes that all ranks together sent in a step; the second one, which finds nothing gathered by a former.
 Sent sent_in_a_step(Config config, comm::Mesh& mesh) {
   config.mesh = mesh.shape();
-  const auto device = device::make_device(device::DeviceKind::cpu, {1});
+  const auto device = cartan::testing::make_test_device(1);
   Engine engine(config, *device, mesh, testing::session().thread_multiple());
   engine.state().initialise(config.model, 7);
   Sent sent{};
@@ -73,7 +74,7 @@ class Volume : public ::testing::TestWithParam<const char*> {
  protected:
   Volume() { config_.precision.compute = GetParam(); }
   Sent sent(const comm::MeshShape& shape) {
-    comm::Mesh mesh(testing::session(), shape);
+    comm::Mesh mesh(testing::session(), shape, cartan::testing::test_device_kind());
     return sent_in_a_step(config_, mesh);
   }
   Config config_ = small_config();

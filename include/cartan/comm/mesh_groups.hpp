@@ -19,7 +19,9 @@ struct Traffic {
 /// destroys groups is then collective over those it is made from.
 class Mesh {
  public:
-  Mesh(Session& session, const MeshShape& shape);
+  /// On cuda the groups work over NCCL, on the GPU that is current in the calling thread: a device made
+  /// before sees to that. One device at a time.
+  Mesh(Session& session, const MeshShape& shape, device::DeviceKind device = device::DeviceKind::cpu);
   /// What a rank of such a mesh would have, without any peers: for sim.
   static Mesh imagined(const MeshShape& shape, int rank);
   /// One rank, without MPI.
@@ -36,8 +38,18 @@ class Mesh {
   /// So far, in an axis and the groups made from it; the data plane counts as dp.
   Traffic traffic(Axis axis) const;
 
+  /// Throws where a library noticed by itself that a call of this rank failed, on any communicator of the
+  /// mesh: names it, the call and the rank. Any thread may ask.
+  void poll();
+  /// Ends what waits for peers on this rank's device, so that whoever waits for it goes on to fail; nothing
+  /// can be sent any more. For the error path; any thread may call it.
+  void abandon() noexcept;
+
   /// A further communicator over the same ranks, for work that runs beside that of the first.
   std::unique_ptr<Communicator> duplicate(Communicator& of, const std::string& name);
+  /// So too, for messages round a ring: from each rank to the one `step` (1 or -1) further. What a rank sends
+  /// and what it receives do not wait for each other.
+  std::unique_ptr<Communicator> ring(Communicator& of, int step, const std::string& name);
   /// The group of `width` neighbours in `of` that holds this rank. `width` divides the size.
   std::unique_ptr<Communicator> neighbours(Communicator& of, int width, const std::string& name);
   /// The ranks of `of` whose numbers differ by multiples of `stride`.

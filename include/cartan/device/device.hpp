@@ -30,7 +30,13 @@ class Device {
   /// file of DeviceOptions::offload_dir on `cpu`, in host memory on `cuda`. Booked as offloaded. Throws
   /// IoError where the file system has no room.
   virtual Buffer allocate_offloaded(std::size_t size_bytes, std::string_view label) = 0;
+  /// Whether what is offloaded should be copied into main memory for operations rather than worked on in
+  /// place.
+  virtual bool prefers_copies() const = 0;
   virtual MemoryLedger& ledger() = 0;
+
+  /// Side of a square product that keeps all of the device busy: what its speed is measured with.
+  virtual Index large_product() const = 0;
 
   /// The stream that operations of the step run on.
   virtual Stream& compute_stream() = 0;
@@ -38,16 +44,36 @@ class Device {
   virtual std::unique_ptr<Stream> make_stream(std::string_view name) = 0;
   virtual Ops& ops() = 0;
 
+  /// Between places that this device allocated, offloaded or not, ordered on `stream`. They do not overlap.
+  virtual void copy(void* destination, const void* source, std::size_t size_bytes, Stream& stream) = 0;
   /// Between host memory and the device, ordered on `stream`; host memory must live until then.
   virtual void copy_in(void* destination, const void* host_source, std::size_t size_bytes,
                        Stream& stream) = 0;
   virtual void copy_out(void* host_destination, const void* source, std::size_t size_bytes,
                         Stream& stream) = 0;
+
+  /// What the host enqueues from here to the matching end_range() has a name in profilers (NVTX on `cuda`).
+  /// Ranges nest.
+  virtual void begin_range(const std::string& name) = 0;
+  virtual void end_range() noexcept = 0;
+};
+
+/// A range of a device for as long as it lives.
+class Range {
+ public:
+  Range(Device& device, const std::string& name) : device_(device) { device.begin_range(name); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+  ~Range() { device_.end_range(); }
+
+ private:
+  Device& device_;
 };
 
 struct DeviceOptions {
   int threads = 0;  ///< 0: the CPUs that this process may use, shared among the ranks of the node
   std::string offload_dir = ".";
+  int local_rank = 0, local_ranks = 1;  ///< among the ranks of this node: which GPU is this rank's
 };
 
 /// The device `kind`. Throws EnvironmentError where this build or machine lacks it.
@@ -63,6 +89,7 @@ struct SimCounts {
 class SimDevice : public Device {
  public:
   virtual const SimCounts& counts() const = 0;
+  virtual DeviceKind imitated() const = 0;
 };
 /// Bytes that a device of this kind allocates for its own scratch are counted too.
 std::unique_ptr<SimDevice> make_sim_device(DeviceKind imitated, const DeviceOptions& options);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -65,6 +66,8 @@ class Buffer {
   ~Buffer() { reset(); }
 
   void reset() noexcept;
+  /// `what` is given up with the bytes, not before. Needs bytes that are booked somewhere.
+  void keep(std::shared_ptr<void> what);
   void* data() const noexcept { return data_; }
   template <class T>
   T* as() const noexcept {

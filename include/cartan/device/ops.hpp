@@ -40,7 +40,8 @@ class Ops {
   virtual ~Ops() = default;
 
   /// out[t, :] = table[ids[t] - first, :], zeros where the table lacks the id: it is the slice of a whole
-  /// table that starts at id `first`, and the sum over the slices is the row of the whole.
+  /// table that starts at id `first`, and the sum over the slices is the row of the whole. A negative id is
+  /// an error on cpu; a GPU, whose ids no host sees, makes the row NaN, which the check of the loss finds.
   ///   table [V, D], ids [T] not negative, out [T, D], same dtype
   virtual void embedding_forward(std::span<const std::int32_t> ids, ConstMatrix table, Index first,
                                  Matrix out, Stream& stream) = 0;
@@ -77,8 +78,9 @@ class Ops {
 
   /// Rotary position embedding in place on each group of head_dim columns of x [T, heads * head_dim]:
   /// channels (i, i + R) with R = cosines.cols <= head_dim / 2 turn by the angle of positions[t]; channels
-  /// beyond 2 R pass. inverse turns back (the backward pass).   cosines, sines fp32 [positions, R]. Source:
-  /// Su et al. 2021, arXiv:2104.09864, halves as pairs.
+  /// beyond 2 R pass. inverse turns back (the backward pass). A position that the tables lack is an error on
+  /// cpu, and makes the row NaN on a GPU.   cosines, sines fp32 [positions, R]. Source: Su et al. 2021,
+  /// arXiv:2104.09864, halves as pairs.
   virtual void rope(Matrix x, Index head_dim, std::span<const std::int32_t> positions, ConstMatrix cosines,
                     ConstMatrix sines, bool inverse, Stream& stream) = 0;
 
@@ -104,7 +106,8 @@ class Ops {
   /// accumulate_dkv + .... Scores are recomputed block by block. out and log_sum_exp are the final ones, over
   /// all keys that the queries see anywhere; a query that sees none (log_sum_exp -infinity) adds nothing.
   /// Sums run over keys and queries in ascending order and go on from what accumulates, so that fp32
-  /// gradients of runs taken in that order have the bits of one call.
+  /// gradients of runs taken in that order have the bits of one call; on a GPU with 16-bit operands, where
+  /// each run but the last has a multiple of 16 keys from the sequence's start, or of 16 queries.
   ///   dq, dk, dv each in the dtype of q or fp32; they must not overlap q, k, v, out or dout
   virtual void attention_backward(const AttentionShape& shape, ConstMatrix q, ConstMatrix k, ConstMatrix v,
                                   ConstMatrix out, ConstVector log_sum_exp,

@@ -26,6 +26,8 @@ class Event {
   void wait() const {
     if (state_ != nullptr) state_->wait();
   }
+  /// For the device that made the event; null for one that has always happened.
+  const State* state() const { return state_.get(); }
 
  private:
   std::shared_ptr<State> state_;

@@ -5,6 +5,7 @@
 // Source: Touvron et al. 2023, arXiv:2302.13971; grouped queries: Ainslie et al. 2023, arXiv:2305.13245.
 #pragma once
 
+#include <array>
 #include <span>
 
 #include "cartan/device/device.hpp"
@@ -60,6 +61,13 @@ struct BlockActivations {
   device::ArenaMatrix mid;  ///< [R, D]
   device::ArenaVector inv_rms2;
   device::ArenaMatrix gate_up;  ///< [T, 2 F]; holds its own gradient after the dgrad
+};
+
+/// Where the matrices of BlockActivations are while they are outside of the device's memory.
+struct OffloadedActivations {
+  std::array<device::ArenaPiece, 6> pieces;
+  device::Event moved;  ///< out, or in again
+  bool is_away = false;
 };
 
 /// What the backward pass computes again.

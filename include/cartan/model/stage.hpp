@@ -25,6 +25,7 @@ struct StageOptions {
   int gradient_slots = 0;              ///< slots that the caller's gradient buffers have
   Recompute recompute;                 ///< what is not kept but computed again,
   std::vector<bool> recompute_layers;  ///< in these of the model's layers
+  std::vector<bool> offload_layers;    ///< of these, activations wait outside of the device's memory
 };
 
 /// One micro-batch on its way through a stage: what forward keeps for the backward pass.
@@ -35,6 +36,7 @@ struct Flight {
   device::ArenaMatrix
       output;  ///< [R, D]; R: rows of the micro-batch that this rank of tensor parallelism owns
   std::vector<BlockActivations> blocks;
+  std::vector<OffloadedActivations> offloaded;
   std::vector<BlockGradients> gradients;  ///< of blocks whose wgrad is still to come
   device::ArenaMatrix d_embedded;         ///< [R, D] gradient of the look-up, likewise
   device::ArenaVector row_loss;           ///< fp32 [T], where there is a head
@@ -47,8 +49,10 @@ class Stage {
  public:
   /// Unit i of a call's UnitSource is unit range.first + i; where a tied head comes without look-up, the
   /// embedding is unit 0 and the others follow.
+  /// host: for activations that are offloaded; may be absent where none are.
   Stage(const ModelConfig& config, StageRange range, const StageOptions& options, const TensorGroup& tensor,
-        const ContextGroup& context, device::Device& device, device::Arena& arena);
+        const ContextGroup& context, device::Device& device, device::Arena& arena,
+        device::Arena* host = nullptr);
   ~Stage();
   Stage(Stage&&) noexcept;
 

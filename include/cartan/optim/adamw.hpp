@@ -1,6 +1,7 @@
 // The optimizer over flat units: the squares of all gradients, and one AdamW update.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,9 +12,14 @@
 
 namespace cartan::optim {
 
+class OffloadWindows;
+
 class AdamW {
  public:
   AdamW(const OptimConfig& config, shard::FlatState& state);
+  ~AdamW();
+
+  void begin_step();
 
   /// Adds the squares of the parts of a unit's reduced gradient that no other rank adds. Squares are summed
   /// in blocks of device::kSumBlock elements.
@@ -25,6 +31,9 @@ class AdamW {
   /// Update number `update` (1-based) at rate `lr`; gradients are multiplied by `gradient_scale` first. Decay
   /// applies to matrices only. What this rank owns of the unit is updated.
   void update_unit(std::size_t unit, Index update, double lr, double gradient_scale);
+
+  /// Blocks until the updates so far are in place.
+  void settle();
 
   /// min(1, clip / (norm + 1e-6)), or 1 where clipping is off.
   double clip_factor(double norm) const;
@@ -48,6 +57,7 @@ class AdamW {
   shard::FlatState& state_;
   std::vector<Piece> pieces_;  ///< what this rank adds, by unit
   device::Buffer block_sums_;
+  std::unique_ptr<OffloadWindows> windows_;  ///< where states are offloaded and the device wants copies
 };
 
 }  // namespace cartan::optim

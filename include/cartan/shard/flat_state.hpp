@@ -47,6 +47,8 @@ class FlatState {
   const FlatLayout& layout() const { return layout_; }
   DType compute_dtype() const { return options_.compute; }
   device::Device& device() const { return device_; }
+  bool offloads_states() const { return options_.offload_states; }
+  bool offloads_parameters() const { return options_.offload_parameters && shards_.data() != nullptr; }
 
   /// Sets every owned parameter to its initial value and the moments to zero. Collective.
   void initialise(const model::ModelConfig& config, std::uint64_t seed);
@@ -79,6 +81,8 @@ class FlatState {
 
   /// The owned part of a unit has new values: others get them where all keep all. Collective.
   void publish(std::size_t unit);
+  /// Offloaded states and parameters have the values of an update once `event` happened.
+  void set_written(device::Event event) { written_ = std::move(event); }
   /// All units have new values.
   void forget_gathered();
 
@@ -100,6 +104,8 @@ class FlatState {
 
   bool is_on_demand() const { return !windows_.empty(); }
   std::vector<comm::ByteView> parts_of(void* base, std::size_t unit) const;
+  /// Copies a unit's own part into a window; done at the event.
+  device::Event bring(const device::Vector& from, const device::Vector& to);
   Window* window_of(std::size_t unit);
   /// The window that can be had for a unit, filled; none if all are in use.
   Window* fill_window(std::size_t unit);
@@ -110,7 +116,7 @@ class FlatState {
   FlatStateOptions options_;
   device::Device& device_;
   ShardGroups groups_;
-  device::Buffer whole_;    ///< all parameters in the dtype of computing
+  device::Buffer whole_;    ///< all parameters in the dtype of computing; absent where windows hold them
   device::Buffer master_;   ///< owned, fp32; absent where whole_ has them
   device::Buffer shards_;   ///< owned, in the dtype of computing, where only windows hold more
   device::Buffer moments_;  ///< owned: exp_avg, then exp_avg_sq
@@ -120,6 +126,8 @@ class FlatState {
   std::vector<Window> windows_;                        ///< [0] for the embedding
   std::uint64_t uses_ = 0;
   std::vector<device::Event> published_;
+  device::Event written_;
+  std::unique_ptr<device::Stream> offload_stream_;  ///< brings offloaded parameters into windows
 };
 
 /// Elements [begin, begin + count) of a unit, which a rank owns.

@@ -131,8 +131,8 @@ std::optional<FoundCheckpoint> find_newest_good(const std::filesystem::path& run
 /// deleted is reported as a warning in the log.
 void remove_old(const std::filesystem::path& run_dir, int keep);
 
-/// Saves beside the training: takes a copy of the slabs into a bounded host buffer, then writes from one
-/// thread over a communicator of its own. save() and wait() are collective.
+/// Saves beside the training: takes a copy of the slabs, which lie in the device's memory, into a bounded
+/// host buffer, then writes from one thread over a communicator of its own. save() and wait() are collective.
 class AsyncWriter {
  public:
   /// `comm` must be used by nobody else; with more than one rank, MPI must give MPI_THREAD_MULTIPLE. The

@@ -46,6 +46,8 @@ struct LossSum {
   double mean() const { return loss / static_cast<double>(targets); }
 };
 
+struct StepArenas;
+
 class Engine {
  public:
   /// `config` is resolved for `mesh`; everything the step needs is allocated here. Communication of gradients
@@ -75,8 +77,7 @@ class Engine {
  private:
   struct State;
   /// Memory for a step's activations, as large as a rehearsal on `sim` needs.
-  static std::unique_ptr<device::Arena> plan_arena(const Config& config, device::Device& device,
-                                                   comm::Mesh& mesh);
+  static StepArenas plan_arenas(const Config& config, device::Device& device, comm::Mesh& mesh);
   std::unique_ptr<State> state_;
 };
 

@@ -31,8 +31,8 @@ RunState run_state_from_json(const Json& json, const std::string& where);
 
 /// The tensors of a checkpoint (parameters, moments), in file order.
 std::vector<store::TensorInfo> checkpoint_tensors(const model::ModelConfig& model);
-/// The element ranges that this rank writes: what it alone stands for. They point into `state`'s memory (cpu
-/// device).
+/// The element ranges that this rank writes: what it alone stands for. They point into `state`'s memory,
+/// which is the device's (store::SlabCopy).
 std::vector<store::Slab> checkpoint_slabs(const std::vector<store::TensorInfo>& tensors,
                                           const shard::FlatState& state);
 

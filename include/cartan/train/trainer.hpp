@@ -14,6 +14,6 @@ namespace cartan::train {
 /// stopped_early after a save that was asked for by a signal or a file STOP. Throws Error; what a checkpoint
 /// committed stays readable. Collective over all ranks.
 ExitCode run_training(const Config& config, const std::string& config_ini, comm::Session& session,
-                      comm::Mesh& mesh);
+                      comm::Mesh& mesh, device::Device& device);
 
 }  // namespace cartan::train

@@ -32,7 +32,7 @@ struct ToyRun {
 
 /// kVerifiedSteps steps of a configuration resolved for `mesh`, on random documents of ragged lengths that
 /// run.seed decides. `overlap` as for Engine. Collective.
-ToyRun train_toy(const Config& config, comm::Mesh& mesh, bool overlap);
+ToyRun train_toy(const Config& config, comm::Mesh& mesh, device::Device& device, bool overlap);
 
 /// How equal a mesh has to be to one rank.
 struct Tolerance {
@@ -71,6 +71,6 @@ struct Verification {
   std::vector<Comparison> rows;  ///< on rank 0, which computes what one rank alone does
 };
 /// Of a configuration resolved for `mesh`. Collective over all ranks.
-Verification verify(const Config& config, comm::Session& session, comm::Mesh& mesh);
+Verification verify(const Config& config, comm::Session& session, comm::Mesh& mesh, device::Device& device);
 
 }  // namespace cartan::train

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "cartan/device/cuda_stream.hpp"
 #include "comm/traffic.hpp"
 
 namespace cartan::comm {
@@ -13,8 +14,14 @@ std::unique_ptr<Communicator> make_local_communicator(std::string name, int rank
 }
 
 LocalCommunicator::LocalCommunicator(std::string name, int rank, int size, bool imagined,
-                                     std::shared_ptr<TrafficTotals> totals)
-    : name_(std::move(name)), rank_(rank), size_(size), imagined_(imagined), recorder_(std::move(totals)) {
+                                     std::shared_ptr<TrafficTotals> totals,
+                                     std::shared_ptr<ReductionRoom> room)
+    : name_(std::move(name)),
+      rank_(rank),
+      size_(size),
+      imagined_(imagined),
+      recorder_(std::move(totals)),
+      room_(std::move(room)) {
   CARTAN_ASSERT(size > 0 && rank >= 0 && rank < size);
 }
 
@@ -55,6 +62,9 @@ device::Buffer LocalCommunicator::allocate_exchange(device::Device& device, std:
     if (size_bytes > 0) std::memset(buffer.data(), 0, size_bytes);
     return buffer;
   }
+  const auto* const sim = dynamic_cast<const device::SimDevice*>(&device);
+  if (room_ != nullptr && sim != nullptr && sim->imitated() == device::DeviceKind::cuda)
+    buffer.keep(room_->on(device));
   CARTAN_ASSERT(size_bytes % sizeof(float) == 0);
   device::Stream& stream = device.compute_stream();
   device.ops().fill_zero({buffer.data(), DType::f32, static_cast<Index>(size_bytes / sizeof(float))}, stream);
@@ -69,9 +79,14 @@ device::Event LocalCommunicator::copy(std::string_view verb, ConstByteView from,
     recorder_.close(sequence, 0, true);
     return stream.record();
   }
+  if (device::native_stream(stream) != nullptr) {
+    if (!from.empty()) device::copy_on_gpu(to.data(), from.data(), from.size(), stream);
+    recorder_.close(sequence, 0, true);  // no peer takes part: not worth a measurement
+    return stream.record();
+  }
   auto* host = dynamic_cast<device::HostStream*>(&stream);
   if (host == nullptr)
-    throw InternalError("{} copies host memory on host streams; {} is not one", name_, stream.name());
+    throw InternalError("{} works on host streams and on a GPU's; {} is neither", name_, stream.name());
   return host->submit([this, sequence, from, to] {
     timed(recorder_, sequence, true, [&] {
       if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());

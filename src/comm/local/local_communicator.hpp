@@ -4,13 +4,16 @@
 
 #include "cartan/comm/communicator.hpp"
 #include "comm/recorder.hpp"
+#include "comm/reduction_room.hpp"
 
 namespace cartan::comm {
 
 class LocalCommunicator : public Communicator {
  public:
+  /// room: of an imagined mesh, which its groups on imagined GPUs have.
   LocalCommunicator(std::string name, int rank, int size, bool imagined,
-                    std::shared_ptr<TrafficTotals> totals = nullptr);
+                    std::shared_ptr<TrafficTotals> totals = nullptr,
+                    std::shared_ptr<ReductionRoom> room = nullptr);
   bool imagined() const { return imagined_; }
 
   const std::string& name() const override { return name_; }
@@ -53,6 +56,7 @@ class LocalCommunicator : public Communicator {
   int rank_, size_;
   bool imagined_;
   Recorder recorder_;
+  std::shared_ptr<ReductionRoom> room_;
 };
 
 }  // namespace cartan::comm

@@ -100,11 +100,6 @@ void MessageCollectives::reduce(const ReductionPlan& plan, std::span<float* cons
   if (reach == Reach::all) gather_chunks(slots[0], count);
 }
 
-LeafRange MessageCollectives::piece_of(LeafRange chunk, Index round, Index piece) {
-  const Index begin = std::min(chunk.begin + round * piece, chunk.end);
-  return {begin, std::min(begin + piece, chunk.end)};
-}
-
 void MessageCollectives::start(Requests& requests, const ReductionPlan& plan, std::span<float* const> slots,
                                Index count, Index round, Index piece, float* received) {
   const LeafRange mine = piece_of(plan.chunk(count, rank_), round, piece);

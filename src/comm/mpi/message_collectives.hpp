@@ -11,12 +11,9 @@ namespace cartan::comm {
 
 class MessageCollectives : public Collectives {
  public:
-  /// Bytes of received values that a reduction holds at a time, for two pieces.
-  static constexpr std::size_t kWindowBytes = std::size_t{16} << 20;
-
-  /// `context` must outlive it. window_bytes bounds the memory, but a piece is never less than
-  /// device::kSumBlock floats.
-  explicit MessageCollectives(const MessageContext& context, std::size_t window_bytes = kWindowBytes);
+  /// `context` must outlive it. window_bytes bounds the received values that a reduction holds at a time, for
+  /// two pieces, but a piece is never less than device::kSumBlock floats.
+  MessageCollectives(const MessageContext& context, std::size_t window_bytes);
 
   void all_gather_parts(std::span<const ByteView> parts) override { gather_parts("all_gather", parts); }
   void all_to_all(ConstByteView in, ByteView out) override;
@@ -25,8 +22,6 @@ class MessageCollectives : public Collectives {
               std::span<float* const> stack, Reach reach) override;
 
  private:
-  /// The part of an owner's chunk that round `round` exchanges.
-  static LeafRange piece_of(LeafRange chunk, Index round, Index piece);
   void start(Requests& requests, const ReductionPlan& plan, std::span<float* const> slots, Index count,
              Index round, Index piece, float* received);
   void gather_chunks(float* base, Index count);

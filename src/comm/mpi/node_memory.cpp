@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "comm/mpi/mpi_communicator.hpp"
+#include "comm/mpi/mpi_group.hpp"
 #include "comm/mpi/shared_window.hpp"
 
 namespace cartan::comm {
@@ -10,7 +10,7 @@ namespace {
 
 class WindowMemory final : public NodeMemory {
  public:
-  WindowMemory(MpiCommunicator& comm, std::size_t size_bytes, std::string_view label)
+  WindowMemory(MpiGroup& comm, std::size_t size_bytes, std::string_view label)
       : comm_(comm), window_(comm.raw(), comm.name(), size_bytes, label) {}
 
   std::byte* part(int rank) const override { return window_.base(rank); }
@@ -21,7 +21,7 @@ class WindowMemory final : public NodeMemory {
   }
 
  private:
-  MpiCommunicator& comm_;
+  MpiGroup& comm_;
   SharedWindow window_;
 };
 
@@ -29,8 +29,8 @@ class WindowMemory final : public NodeMemory {
 
 std::unique_ptr<NodeMemory> make_node_memory(Communicator& comm, std::size_t size_bytes,
                                              std::string_view label) {
-  auto* mpi = dynamic_cast<MpiCommunicator*>(&comm);
-  if (mpi == nullptr || !mpi->uses_shared_memory()) return nullptr;
+  auto* mpi = dynamic_cast<MpiGroup*>(&comm);
+  if (mpi == nullptr || !mpi->shares_memory()) return nullptr;
   try {
     return std::make_unique<WindowMemory>(*mpi, size_bytes, label);
   } catch (const EnvironmentError&) {  // no room: on every rank

@@ -33,11 +33,8 @@ class ExchangeWindows {
 
 class SharedCollectives : public Collectives {
  public:
-  static constexpr std::size_t kStagingBytes = std::size_t{1} << 20;  // a rank
-
-  /// Collective over `comm`.
-  SharedCollectives(MPI_Comm comm, const std::string& comm_name, bool spin,
-                    std::size_t staging_bytes = kStagingBytes);
+  /// Collective over `comm`. staging_bytes: of a rank.
+  SharedCollectives(MPI_Comm comm, const std::string& comm_name, bool spin, std::size_t staging_bytes);
 
   /// Shared with the buffers that the communicator hands out.
   const std::shared_ptr<ExchangeWindows>& windows() const { return windows_; }

@@ -73,13 +73,20 @@ class CpuDevice : public Device {
     }
   }
 
+  bool prefers_copies() const override { return false; }
   MemoryLedger& ledger() override { return ledger_; }
+  Index large_product() const override { return 512; }
   Stream& compute_stream() override { return *compute_stream_; }
   std::unique_ptr<Stream> make_stream(std::string_view name) override {
     return make_threaded_stream(std::string(name));
   }
+  void begin_range(const std::string&) override {}
+  void end_range() noexcept override {}
   Ops& ops() override { return ops_; }
 
+  void copy(void* destination, const void* source, std::size_t size_bytes, Stream& stream) override {
+    copy_in(destination, source, size_bytes, stream);
+  }
   void copy_in(void* destination, const void* host_source, std::size_t size_bytes, Stream& stream) override {
     host_stream(stream).submit([=] {
       if (size_bytes > 0) std::memcpy(destination, host_source, size_bytes);

@@ -9,6 +9,7 @@
 #include "device/checks.hpp"
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/machine.hpp"
+#include "device/cuda/scratch_bytes.hpp"
 
 namespace cartan::device {
 namespace {
@@ -147,6 +148,8 @@ class SimDeviceImplementation : public SimDevice {
     if (imitated == DeviceKind::cpu) {
       scratch_ =
           allocate(cpu::device_scratch_bytes(threads), MemoryKind::workspace, "scratch of the cpu threads");
+    } else {
+      scratch_ = allocate(cuda::kDeviceScratchBytes, MemoryKind::workspace, "scratch of the device");
     }
   }
 
@@ -168,14 +171,20 @@ class SimDeviceImplementation : public SimDevice {
     return allocate(size_bytes, MemoryKind::offloaded, label);
   }
 
+  bool prefers_copies() const override { return imitated_ == DeviceKind::cuda; }
   MemoryLedger& ledger() override { return ledger_; }
+  Index large_product() const override { return 512; }
   Stream& compute_stream() override { return *compute_stream_; }
   std::unique_ptr<Stream> make_stream(std::string_view name) override {
     return make_inline_stream(std::string(name));
   }
+  void begin_range(const std::string&) override {}
+  void end_range() noexcept override {}
   Ops& ops() override { return ops_; }
   const SimCounts& counts() const override { return ops_.counts; }
+  DeviceKind imitated() const override { return imitated_; }
 
+  void copy(void*, const void*, std::size_t, Stream&) override {}
   void copy_in(void*, const void*, std::size_t, Stream&) override {}
   /// Host memory may be read afterwards: zeros.
   void copy_out(void* host_destination, const void*, std::size_t size_bytes, Stream&) override {

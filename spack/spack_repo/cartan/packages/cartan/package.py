@@ -42,7 +42,6 @@ class Cartan(CMakePackage, CudaPackage):
 
     version("main", branch="main")
 
-    variant("nccl", default=False, when="+cuda", description="NCCL between GPUs")
     variant("tests", default=False, description="Build the tests")
     variant("benchmarks", default=False, description="Build the micro-benchmarks")
 
@@ -63,8 +62,10 @@ class Cartan(CMakePackage, CudaPackage):
     depends_on("xxhash@0.8.1:")
     depends_on("googletest@1.12: +gmock", when="+tests")
     depends_on("benchmark@1.7:", when="+benchmarks")
-    depends_on("cuda@12:", when="+cuda")
-    depends_on("nccl", when="+nccl")
+    depends_on("cuda@12.4:", when="+cuda")
+    depends_on("nccl@2.19:", when="+cuda")
+    depends_on("boost@1.74: +context", when="+cuda +tests")
+    depends_on("openblas", when="+cuda +tests")
 
     conflicts("%gcc@:11", msg="cartan is C++20: gcc 12 or newer")
     conflicts(
@@ -75,7 +76,6 @@ class Cartan(CMakePackage, CudaPackage):
     def cmake_args(self):
         args = [
             self.define_from_variant("CARTAN_WITH_CUDA", "cuda"),
-            self.define_from_variant("CARTAN_WITH_NCCL", "nccl"),
             self.define_from_variant("CARTAN_TESTS", "tests"),
             self.define_from_variant("CARTAN_BENCHMARKS", "benchmarks"),
             self.define("CARTAN_WERROR", False),

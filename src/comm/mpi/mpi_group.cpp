@@ -1,0 +1,108 @@
+// The control plane, and what a group over MPI is asked about itself.
+#include "comm/mpi/mpi_group.hpp"
+
+#include "cartan/core/narrow.hpp"
+#include "comm/mpi/check.hpp"
+#include "comm/mpi/message_collectives.hpp"
+#include "comm/mpi/tags.hpp"
+
+namespace cartan::comm {
+
+void prepare(MPI_Comm comm, const std::string& name) {
+  check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), name, "set-up");
+  check(MPI_Comm_set_name(comm, name.substr(0, MPI_MAX_OBJECT_NAME - 1).c_str()), name, "set-up");
+}
+
+CommHandle duplicate(MPI_Comm parent, const std::string& name) {
+  MPI_Comm raw = MPI_COMM_NULL;
+  check(MPI_Comm_dup(parent, &raw), name, "set-up");
+  CommHandle made(raw);
+  prepare(raw, name);
+  return made;
+}
+
+MpiGroup::MpiGroup(CommHandle comm, const std::string& name, const MpiOptions& options)
+    : comm_(std::move(comm)),
+      force_messages_(options.force_messages),
+      control_{comm_.get(), name, options.spin, options.max_message_bytes},
+      recorder_(options.totals) {
+  prepare(raw(), name);
+  check(MPI_Comm_rank(raw(), &rank_), name, "set-up");
+  check(MPI_Comm_size(raw(), &size_), name, "set-up");
+  if (size_ > 1) layout_ = find_nodes(raw(), name, options.ranks_per_node);
+}
+
+std::int64_t MpiGroup::max(std::int64_t value) {
+  std::int64_t largest = value;
+  timed(recorder_, recorder_.open("max", sizeof value), false, [&] {
+    Requests requests(control_, "max");
+    requests.collective([&](MPI_Request* request) {
+      return MPI_Iallreduce(&value, &largest, 1, MPI_INT64_T, MPI_MAX, raw(), request);
+    });
+    requests.wait();
+  });
+  return largest;
+}
+
+void MpiGroup::barrier() {
+  timed(recorder_, recorder_.open("barrier", 0), false, [&] {
+    Requests requests(control_, "barrier");
+    requests.collective([&](MPI_Request* request) { return MPI_Ibarrier(raw(), request); });
+    requests.wait();
+  });
+}
+
+void MpiGroup::sum(std::span<std::int64_t> values) {
+  timed(recorder_, recorder_.open("sum", values.size_bytes()), false, [&] {
+    Requests requests(control_, "sum");
+    requests.collective([&](MPI_Request* request) {
+      // NOLINTNEXTLINE(mpi-type-mismatch): std::int64_t is what MPI_INT64_T stands for
+      return MPI_Iallreduce(MPI_IN_PLACE, values.data(), narrow<int>(values.size()), MPI_INT64_T, MPI_SUM,
+                            raw(), request);
+    });
+    requests.wait();
+  });
+}
+
+void MpiGroup::broadcast_host(ByteView data, int root) {
+  require_peer(root);
+  timed(recorder_, recorder_.open("broadcast_host", data.size()), false,
+        [&] { broadcast_bytes(control_, data, root, "broadcast_host"); });
+}
+
+void MpiGroup::all_gather_host(ConstByteView in, ByteView out) {
+  CARTAN_ASSERT(out.size() == in.size() * static_cast<std::size_t>(size_));
+  timed(recorder_, recorder_.open("all_gather_host", in.size()), false, [&] {
+    Requests requests(control_, "all_gather_host");
+    requests.collective([&](MPI_Request* request) {
+      return MPI_Iallgather(in.data(), narrow<int>(in.size()), MPI_BYTE, out.data(), narrow<int>(in.size()),
+                            MPI_BYTE, raw(), request);
+    });
+    requests.wait();
+  });
+}
+
+void MpiGroup::send_host(ConstByteView data, int peer) {
+  require_peer(peer);
+  timed(recorder_, recorder_.open("send_host", data.size()), false, [&] {
+    Requests requests(control_, "send_host");
+    requests.send(data, peer, kTagHost);
+    requests.wait();
+  });
+}
+
+void MpiGroup::receive_host(ByteView data, int peer) {
+  require_peer(peer);
+  timed(recorder_, recorder_.open("receive_host", data.size()), false, [&] {
+    Requests requests(control_, "receive_host");
+    requests.receive(data, peer, kTagHost);
+    requests.wait();
+  });
+}
+
+void MpiGroup::require_peer(int peer) const {
+  if (peer < 0 || peer >= size_)
+    throw InternalError("{} has {} ranks; there is no rank {}", name(), size_, peer);
+}
+
+}  // namespace cartan::comm

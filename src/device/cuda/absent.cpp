@@ -1,0 +1,24 @@
+// In place of the cuda device, in builds without CUDA.
+#include "cartan/core/error.hpp"
+#include "cartan/device/cuda_stream.hpp"
+#include "device/cuda/cuda_device.hpp"
+
+namespace cartan::device::cuda {
+
+std::unique_ptr<Device> make_cuda_device(const DeviceOptions&) {
+  throw EnvironmentError(
+      "run.device = cuda: this cartan was built without CUDA (cmake says why: its CUDA line); use run.device "
+      "= cpu");
+}
+
+}  // namespace cartan::device::cuda
+
+namespace cartan::device {
+
+CUstream_st* native_stream(Stream&) { return nullptr; }
+
+void copy_on_gpu(void*, const void*, std::size_t, Stream& stream) {
+  throw InternalError("stream {} is not one of a GPU", stream.name());
+}
+
+}  // namespace cartan::device

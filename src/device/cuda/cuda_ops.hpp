@@ -1,0 +1,94 @@
+// Checks shapes at once, in the caller; then enqueues kernels and products. Operations on the compute stream
+// and those on all other streams have scratch memory of their own; the others take turns with theirs.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "cartan/device/ops.hpp"
+#include "device/cuda/gemm.hpp"
+#include "device/cuda/linear.hpp"
+#include "device/cuda/staging.hpp"
+#include "device/cuda/stream.hpp"
+
+namespace cartan::device::cuda {
+
+class CudaOps : public Ops {
+ public:
+  /// scratch: device_scratch_bytes() of the device's memory.
+  CudaOps(std::byte* scratch, const Stream& compute_stream, Staging& staging);
+
+  void embedding_forward(std::span<const std::int32_t> ids, ConstMatrix table, Index first, Matrix out,
+                         Stream& stream) override;
+  void embedding_backward(std::span<const std::int32_t> ids, ConstMatrix dout, SequenceShape shape,
+                          Index first, Index vocab, const GradientView& dtable, Stream& stream) override;
+  void rmsnorm_forward(ConstMatrix x, ConstVector weight, float eps, Matrix y, Vector inv_rms,
+                       Stream& stream) override;
+  void rmsnorm_backward(ConstMatrix x, ConstVector weight, ConstVector inv_rms, ConstMatrix dy, Matrix dx,
+                        bool accumulate, SequenceShape shape, const GradientView& dweight,
+                        Stream& stream) override;
+  void linear_forward(ConstMatrix x, ConstMatrix w, ConstVector bias, Matrix y, bool accumulate,
+                      SequenceShape shape, Stream& stream) override;
+  void linear_backward_input(ConstMatrix dy, ConstMatrix w, Matrix dx, bool accumulate, SequenceShape shape,
+                             Stream& stream) override;
+  void linear_backward_weight(ConstMatrix dy, ConstMatrix x, SequenceShape shape, const GradientView& dw,
+                              const GradientView& dbias, Stream& stream) override;
+  void rope(Matrix x, Index head_dim, std::span<const std::int32_t> positions, ConstMatrix cosines,
+            ConstMatrix sines, bool inverse, Stream& stream) override;
+  void attention_forward(const AttentionShape& shape, ConstMatrix q, ConstMatrix k, ConstMatrix v,
+                         std::span<const std::int32_t> document_start, Matrix out, Vector log_sum_exp,
+                         Stream& stream) override;
+  void attention_merge(Matrix out_sum, Vector lse_sum, ConstMatrix out, ConstVector log_sum_exp,
+                       Index head_dim, Stream& stream) override;
+  void attention_backward(const AttentionShape& shape, ConstMatrix q, ConstMatrix k, ConstMatrix v,
+                          ConstMatrix out, ConstVector log_sum_exp,
+                          std::span<const std::int32_t> document_start, ConstMatrix dout, Matrix dq,
+                          bool accumulate_dq, Matrix dk, Matrix dv, bool accumulate_dkv,
+                          Stream& stream) override;
+  void swiglu_forward(ConstMatrix gate_up, Matrix y, Stream& stream) override;
+  void swiglu_backward(ConstMatrix gate_up, ConstMatrix dy, Matrix dgate_up, Matrix y,
+                       Stream& stream) override;
+  void cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
+                     Matrix dlogits, float scale, Stream& stream) override;
+  void cross_entropy_stats(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
+                           Vector row_max, Vector row_sum, Vector target_logit, Stream& stream) override;
+  void cross_entropy_combine(ConstMatrix stacked, Index parts, Vector row_max, Vector row_sum,
+                             Vector target_logit, Stream& stream) override;
+  void cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
+                            ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
+                            Vector row_loss, Matrix dlogits, float scale, Stream& stream) override;
+  void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
+             const AdamWStep& step, Stream& stream) override;
+  void square_sums(ConstVector x, std::span<double> sums, Stream& stream) override;
+  void tree_sum(std::span<const float* const> values, std::span<const int> merges, float* out, Index count,
+                Stream& stream) override;
+  void sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out, Stream& stream) override;
+  void add(Vector y, ConstVector x, Stream& stream) override;
+  void subtract(Vector y, ConstVector x, Stream& stream) override;
+  void fill_zero(Vector y, Stream& stream) override;
+  void copy(ConstMatrix x, Matrix y, Stream& stream) override;
+  void orthonormalise_rows(Matrix x, Stream& stream) override;
+  void take_largest(Vector x, Vector values, std::span<std::uint32_t> indices, Stream& stream) override;
+  void scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices,
+                   Stream& stream) override;
+  bool all_finite(ConstMatrix x, Stream& stream) override;
+
+ private:
+  /// Scratch memory of the streams that share it.
+  struct Lane {
+    kernels::Scratch gemm, leaves, kernels;
+    Stream* last = nullptr;  ///< whose work uses it
+    Event done;              ///< of that work
+    LinearRoom room() const { return {gemm, leaves, kernels}; }
+  };
+  static Lane make_lane(std::byte*& scratch);
+  /// The stream's lane, once it is free.
+  Lane& lane_of(Stream& stream);
+  void leave(Lane& lane, Stream& stream) const;
+
+  const Stream& compute_stream_;
+  Staging& staging_;
+  Lane compute_, beside_;
+  Gemm gemm_;
+};
+
+}  // namespace cartan::device::cuda

@@ -1,0 +1,42 @@
+// The device that a test runs on: cpu, or what the environment variable CARTAN_TEST_DEVICE says.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cartan/device/device.hpp"
+
+namespace cartan::testing {
+
+inline std::string test_device_name() {
+  const char* const name = std::getenv("CARTAN_TEST_DEVICE");
+  return name == nullptr ? "cpu" : name;
+}
+
+inline device::DeviceKind test_device_kind() { return device::device_kind_from_name(test_device_name()); }
+
+inline bool on_cpu() { return test_device_name() == "cpu"; }
+
+inline std::unique_ptr<device::Device> make_test_device(int threads) {
+  device::DeviceOptions options;
+  options.threads = threads;
+  return device::make_device(test_device_kind(), options);
+}
+
+/// Numbers of a device's memory, and back.
+template <class T>
+std::vector<T> download(device::Device& device, const void* data, std::size_t count) {
+  std::vector<T> host(count);
+  device.copy_out(host.data(), data, count * sizeof(T), device.compute_stream());
+  device.compute_stream().synchronize();
+  return host;
+}
+template <class T>
+void upload(device::Device& device, void* data, const std::vector<T>& host) {
+  device.copy_in(data, host.data(), host.size() * sizeof(T), device.compute_stream());
+  device.compute_stream().synchronize();
+}
+
+}  // namespace cartan::testing
