@@ -93,7 +93,8 @@ TEST_P(RowViews, Rope) {
   struct {
     Index head_dim, angles;
   } const shapes[] = {{32, 16}, {32, 8}, {20, 10}, {7, 3}};
-  for (const auto [head_dim, angles] : shapes) {
+  for (const auto& shape : shapes) {
+    const Index head_dim = shape.head_dim, angles = shape.angles;
     const Index rows = 9, cols = 3 * head_dim;
     Ints positions(random_ids(rows, 11, "positions"));
     const auto run = [&](Layout layout) {
