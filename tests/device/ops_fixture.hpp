@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "cartan/core/random.hpp"
 #include "cartan/device/device.hpp"
 #include "device/cpu/reference.hpp"
+#include "support/test_device.hpp"
 
 namespace cartan::device::testing {
 
@@ -40,16 +40,13 @@ inline std::vector<std::int32_t> random_ids(Index count, Index bound, std::strin
 /// The types that activations and parameters may have.
 inline constexpr DType kComputeTypes[] = {DType::f32, DType::bf16, DType::f16};
 
-/// The device under test: cpu, or what the environment variable CARTAN_TEST_DEVICE says. A cpu stream that
-/// failed stays failed: tests that provoke an error make a device of their own.
+/// The device under test (support/test_device.hpp). A cpu stream that failed stays failed: tests that provoke
+/// an error make a device of their own.
 inline Device& device() {
-  static const std::unique_ptr<Device> made = [] {
-    const char* const name = std::getenv("CARTAN_TEST_DEVICE");
-    return make_device(device_kind_from_name(name == nullptr ? "cpu" : name), {.threads = 2});
-  }();
+  static const std::unique_ptr<Device> made = cartan::testing::make_test_device(2);
   return *made;
 }
-inline bool on_cpu() { return device().kind() == DeviceKind::cpu; }
+using cartan::testing::on_cpu;
 
 /// Bytes of the device under test.
 class Bytes {
@@ -61,17 +58,9 @@ class Bytes {
   Bytes& operator=(Bytes&&) noexcept = default;
   Bytes& operator=(const Bytes& other) { return *this = Bytes(other); }
 
-  void set(const std::vector<std::byte>& host) {
-    Stream& stream = device().compute_stream();
-    device().copy_in(buffer_.data(), host.data(), host.size(), stream);
-    stream.synchronize();
-  }
+  void set(const std::vector<std::byte>& host) { cartan::testing::upload(device(), buffer_.data(), host); }
   std::vector<std::byte> host() const {
-    std::vector<std::byte> bytes(buffer_.size_bytes());
-    Stream& stream = device().compute_stream();
-    device().copy_out(bytes.data(), buffer_.data(), bytes.size(), stream);
-    stream.synchronize();
-    return bytes;
+    return cartan::testing::download<std::byte>(device(), buffer_.data(), buffer_.size_bytes());
   }
   void* data() const { return buffer_.data(); }
 
@@ -262,7 +251,7 @@ inline Values as_values(const std::vector<float>& floats) { return {floats.begin
 
 /// A device of the kind under test; cpu with so many threads.
 inline std::shared_ptr<Device> device_with(int threads) {
-  if (on_cpu()) return make_device(DeviceKind::cpu, {.threads = threads});
+  if (on_cpu()) return cartan::testing::make_test_device(threads);
   return {&device(), [](Device*) {}};
 }
 
