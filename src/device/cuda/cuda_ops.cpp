@@ -36,9 +36,7 @@ CudaOps::Lane CudaOps::make_lane(std::byte*& scratch) {
     return piece;
   };
   Lane lane;
-  lane.gemm = take(kGemmWorkspaceBytes);
-  lane.leaves = take(kLeafBytes);
-  lane.kernels = take(kernels::kScratchBytes);
+  lane.room = {take(kGemmWorkspaceBytes), take(kLeafBytes), take(kernels::kScratchBytes)};
   return lane;
 }
 
@@ -63,7 +61,7 @@ void CudaOps::embedding_backward(std::span<const std::int32_t> ids, ConstMatrix 
                                  Index first, Index vocab, const GradientView& dtable, Stream& stream) {
   check::embedding_backward(ids, dout, shape, first, vocab, dtable);
   Lane& lane = lane_of(stream);
-  kernels::embedding_backward(ids, dout, shape, first, vocab, dtable, lane.kernels, native(stream));
+  kernels::embedding_backward(ids, dout, shape, first, vocab, dtable, lane.room.kernels, native(stream));
   leave(lane, stream);
 }
 
@@ -78,7 +76,7 @@ void CudaOps::rmsnorm_backward(ConstMatrix x, ConstVector weight, ConstVector in
                                Stream& stream) {
   check::rmsnorm_backward(x, weight, inv_rms, dy, dx, shape, dweight);
   Lane& lane = lane_of(stream);
-  kernels::rmsnorm_backward(x, weight, inv_rms, dy, dx, accumulate, shape, dweight, lane.kernels,
+  kernels::rmsnorm_backward(x, weight, inv_rms, dy, dx, accumulate, shape, dweight, lane.room.kernels,
                             native(stream));
   leave(lane, stream);
 }
@@ -87,7 +85,7 @@ void CudaOps::linear_forward(ConstMatrix x, ConstMatrix w, ConstVector bias, Mat
                              SequenceShape shape, Stream& stream) {
   check::linear_forward(x, w, bias, y, shape);
   Lane& lane = lane_of(stream);
-  cuda::linear_forward(gemm_, x, w, bias, y, accumulate, shape, lane.room(), native(stream));
+  cuda::linear_forward(gemm_, x, w, bias, y, accumulate, shape, lane.room, native(stream));
   leave(lane, stream);
 }
 
@@ -95,7 +93,7 @@ void CudaOps::linear_backward_input(ConstMatrix dy, ConstMatrix w, Matrix dx, bo
                                     SequenceShape shape, Stream& stream) {
   check::linear_backward_input(dy, w, dx, shape);
   Lane& lane = lane_of(stream);
-  cuda::linear_backward_input(gemm_, dy, w, dx, accumulate, shape, lane.room(), native(stream));
+  cuda::linear_backward_input(gemm_, dy, w, dx, accumulate, shape, lane.room, native(stream));
   leave(lane, stream);
 }
 
@@ -103,7 +101,7 @@ void CudaOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, SequenceShap
                                      const GradientView& dw, const GradientView& dbias, Stream& stream) {
   check::linear_backward_weight(dy, x, shape, dw, dbias);
   Lane& lane = lane_of(stream);
-  cuda::linear_backward_weight(gemm_, dy, x, shape, dw, dbias, lane.room(), native(stream));
+  cuda::linear_backward_weight(gemm_, dy, x, shape, dw, dbias, lane.room, native(stream));
   leave(lane, stream);
 }
 
@@ -134,7 +132,7 @@ void CudaOps::attention_backward(const AttentionShape& shape, ConstMatrix q, Con
   check::attention_backward(shape, q, k, v, out, log_sum_exp, document_start, dout, dq, dk, dv);
   Lane& lane = lane_of(stream);
   kernels::attention_backward(shape, q, k, v, out, log_sum_exp, document_start, dout, dq, accumulate_dq, dk,
-                              dv, accumulate_dkv, lane.kernels, native(stream));
+                              dv, accumulate_dkv, lane.room.kernels, native(stream));
   leave(lane, stream);
 }
 
@@ -190,7 +188,7 @@ void CudaOps::tree_sum(std::span<const float* const> values, std::span<const int
                        Index count, Stream& stream) {
   check::tree_sum(values, merges, count);
   Lane& lane = lane_of(stream);
-  kernels::tree_sum(values, merges, out, count, lane.kernels, native(stream));
+  kernels::tree_sum(values, merges, out, count, lane.room.kernels, native(stream));
   leave(lane, stream);
 }
 
@@ -219,14 +217,14 @@ void CudaOps::copy(ConstMatrix x, Matrix y, Stream& stream) {
 void CudaOps::orthonormalise_rows(Matrix x, Stream& stream) {
   check::orthonormalise_rows(x);
   Lane& lane = lane_of(stream);
-  kernels::orthonormalise_rows(x, lane.kernels, native(stream));
+  kernels::orthonormalise_rows(x, lane.room.kernels, native(stream));
   leave(lane, stream);
 }
 
 void CudaOps::take_largest(Vector x, Vector values, std::span<std::uint32_t> indices, Stream& stream) {
   check::take_largest(x, values, indices);
   Lane& lane = lane_of(stream);
-  kernels::take_largest(x, values, indices, lane.kernels, native(stream));
+  kernels::take_largest(x, values, indices, lane.room.kernels, native(stream));
   leave(lane, stream);
 }
 
@@ -238,7 +236,7 @@ void CudaOps::scatter_add(Vector y, ConstVector values, std::span<const std::uin
 
 bool CudaOps::all_finite(ConstMatrix x, Stream& stream) {
   Lane& lane = lane_of(stream);
-  auto* const flag = lane.kernels.as<std::int32_t>();
+  auto* const flag = lane.room.kernels.as<std::int32_t>();
   std::int32_t found = 0;
   kernels::fill_zero({flag, DType::f32, 1}, native(stream));
   kernels::find_nonfinite(x, flag, native(stream));

@@ -75,10 +75,9 @@ class CudaOps : public Ops {
  private:
   /// Scratch memory of the streams that share it.
   struct Lane {
-    kernels::Scratch gemm, leaves, kernels;
+    LinearRoom room;
     Stream* last = nullptr;  ///< whose work uses it
     Event done;              ///< of that work
-    LinearRoom room() const { return {gemm, leaves, kernels}; }
   };
   static Lane make_lane(std::byte*& scratch);
   /// The stream's lane, once it is free.
