@@ -38,7 +38,7 @@ void Staging::copy_in(void* destination, const void* host_source, std::size_t si
     const std::size_t bytes = std::min(kPieceBytes, size_bytes - done);
     check(cudaEventSynchronize(piece.free), "a copy to the device");
     std::memcpy(piece.memory, at(host_source, done), bytes);
-    check(cudaMemcpyAsync(at(destination, done), piece.memory, bytes, cudaMemcpyHostToDevice, stream),
+    check(cudaMemcpyAsync(at(destination, done), piece.memory, bytes, cudaMemcpyDefault, stream),
           "cudaMemcpyAsync to the device");
     check(cudaEventRecord(piece.free, stream), "cudaEventRecord");
   }
@@ -51,7 +51,7 @@ void Staging::copy_out(void* host_destination, const void* source, std::size_t s
   const auto start = [&](std::size_t begin) {
     Piece& piece = pieces_[next_++ % pieces_.size()];
     check(cudaEventSynchronize(piece.free), "a copy from the device");
-    check(cudaMemcpyAsync(piece.memory, at(source, begin), bytes_from(begin), cudaMemcpyDeviceToHost, stream),
+    check(cudaMemcpyAsync(piece.memory, at(source, begin), bytes_from(begin), cudaMemcpyDefault, stream),
           "cudaMemcpyAsync from the device");
     check(cudaEventRecord(piece.free, stream), "cudaEventRecord");
     return &piece;
