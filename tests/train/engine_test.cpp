@@ -51,6 +51,11 @@ TEST_P(EngineBits, DoNotDependOnFusedUpdatesOrRecomputation) {
     config.recompute = {policy, "all"};
     EXPECT_TRUE(run(config, 5, 1.0, 1, alone, false) == one) << policy << " recomputed, with accumulation";
   }
+  for (const char* layers : {"all", "1"}) {
+    config.recompute = {"offload", layers};
+    EXPECT_TRUE(run(config, 5, 1.0, 1, alone, false) == one)
+        << "activations of layers " << layers << " offloaded";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EngineBits,
