@@ -224,7 +224,8 @@ TEST_F(Sums, ColumnSumsFoldTheSequencesOfAnyMicroBatch) {
     Index sequences, length, cols;
   } const sizes[] = {{1, 1, 1}, {3, 31, 5}, {5, 32, 8}, {4, 33, 9}, {3, 700, 70}, {2, 8201, 3}};
   for (const DType dtype : testing::kComputeTypes) {
-    for (const auto [sequences, length, cols] : sizes) {
+    for (const auto& size : sizes) {
+      const Index sequences = size.sequences, length = size.length, cols = size.cols;
       const Index tokens = sequences * length;
       const Values values = random_values(tokens * cols, "dy");
       Data x(dtype, random_values(tokens, "x"));
