@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "emu/emu.hpp"
 #include "emu/runtime.h"
 
 namespace emu::testing {
@@ -21,6 +22,7 @@ class Emulated : public ::testing::Test {
     config.timeout_s = 2;
   }
   ~Emulated() override {
+    EXPECT_NO_FINDINGS();
     reset();
     config = before_;
   }
@@ -62,14 +64,6 @@ inline const Timing kTimings[] = {{Schedule::eager, 1},
 #define EMU_IN_SCHEDULES(suite)                                                           \
   INSTANTIATE_TEST_SUITE_P(Schedules, suite, ::testing::ValuesIn(emu::testing::kTimings), \
                            [](const auto& timing) { return emu::testing::name_of(timing.param); })
-
-inline std::string all_findings() {
-  std::string all;
-  for (const std::string& finding : take_reports()) all += finding + "\n";
-  return all;
-}
-#define EXPECT_NO_FINDINGS() EXPECT_EQ(emu::testing::all_findings(), "")
-#define EXPECT_FINDING(part) EXPECT_THAT(emu::testing::all_findings(), ::testing::HasSubstr(part))
 
 /// An array in device memory.
 template <class T>
