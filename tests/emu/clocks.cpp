@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "runtime.h"
+#include "symbols.hpp"
 
 namespace emu {
 
@@ -46,7 +46,7 @@ bool happens_before(std::uint32_t a, std::uint32_t b) {
 
 std::string op_name(std::uint32_t operation) {
   const OperationRecord& record = operations[operation];
-  return record.kernel == nullptr ? record.name : "kernel " + symbol(record.kernel);
+  return record.kernel == nullptr ? record.name : "kernel " + kernel_name(record.kernel);
 }
 
 }  // namespace emu

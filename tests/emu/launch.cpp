@@ -4,9 +4,10 @@
 #include <memory>
 #include <string>
 
-#include "block.h"
 #include "errors.hpp"
+#include "grid.hpp"
 #include "runtime.h"
+#include "symbols.hpp"
 
 namespace emu {
 namespace {
@@ -39,7 +40,7 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t* config, const Body& body) {
   return api("cudaLaunchKernelEx", cudaErrorLaunchOutOfResources, Capturing::allowed, [&] {
     const std::lock_guard lock(big_lock());
     if (const char* const why = fault_in(*config, body.fn)) {
-      report("kernel " + symbol(body.fn) + ": a launch with " + why);
+      report("kernel " + kernel_name(body.fn) + ": a launch with " + why);
       return cudaErrorInvalidConfiguration;
     }
     const auto kept = std::make_shared<Body>(body);
@@ -55,7 +56,7 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t* config, const Body& body) {
         }
         const std::string fault = run_grid(grid, block, shared_bytes, *kept);
         if (!fault.empty()) {
-          report("kernel " + symbol(kept->fn) + ": " + fault);
+          report("kernel " + kernel_name(kept->fn) + ": " + fault);
           set_sticky_error(cudaErrorLaunchFailure);
         }
         return Step::done;

@@ -13,6 +13,7 @@
 
 #include "errors.hpp"
 #include "runtime.h"
+#include "shadow_memory.hpp"
 
 namespace emu {
 
@@ -106,15 +107,6 @@ Region& device = *new Region;
 Region& pinned = *new Region;
 std::size_t in_use = 0, peak = 0;
 
-enum State : std::uint8_t { kNotAllocated = 0, kAllocated = 1, kWritten = 2 };
-
-/// Tells the checker about an allocation.
-void mark(void* data, std::size_t bytes, State state) {
-  if (!config.race) return;
-  set_state(data, bytes, state == kWritten ? kAllocated : state);
-  if (state == kWritten) set_state(data, bytes, kWritten);
-}
-
 cudaError_t allocate(void** data, std::size_t bytes) {
   const std::lock_guard lock(big_lock());
   init_heap();
@@ -125,7 +117,7 @@ cudaError_t allocate(void** data, std::size_t bytes) {
   if (*data == nullptr) return cudaErrorMemoryAllocation;
   in_use += bytes;
   peak = std::max(peak, in_use);
-  mark(*data, bytes, kAllocated);
+  note_allocation(*data, bytes, false);
   return cudaSuccess;
 }
 
@@ -142,7 +134,7 @@ std::optional<std::size_t> retire(const char* call, void* data) {
 
 void reuse(Region& region, void* data, std::size_t bytes) {
   const std::lock_guard lock(big_lock());
-  mark(data, bytes, kNotAllocated);
+  forget_allocation(data);
   region.reuse(data, bytes);
 }
 
@@ -162,7 +154,7 @@ cudaError_t allocate_pinned(void** data, std::size_t bytes) {
   if (bytes == 0) return cudaSuccess;
   *data = pinned.allocate(bytes);
   if (*data == nullptr) return cudaErrorMemoryAllocation;
-  mark(*data, bytes, kWritten);  // what the host writes is not seen
+  note_allocation(*data, bytes, true);
   return cudaSuccess;
 }
 
