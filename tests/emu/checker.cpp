@@ -106,13 +106,15 @@ void check_heap(const void* address, std::size_t bytes, bool writes, const Acces
     if (!writes && cell.write_operation == 0 && !allocation->is_pinned)
       find(Problem::never_written, address, code,
            [] { return "read of device memory that was never written"; });
-    const Race race = access_cell(cell, now, writes, running_op, false);
+    const Race race =
+        writes ? write_cell<false>(cell, now, running_op) : read_cell<false>(cell, now, running_op);
     if (race.kind != Race::Kind::none) find_race(race, address, code, false);
   }
 }
 
 void check_shared(Cell* cells, const void* address, std::size_t bytes, AccessKind kind, const void* code) {
   const Accessor now = accessor_now(kind);
+  const bool is_write = writes(kind);
   const std::size_t count = cells_in(address, bytes);
   for (std::size_t i = 0; i < count; ++i) {
     Cell& cell = cells[i];
@@ -120,10 +122,11 @@ void check_shared(Cell* cells, const void* address, std::size_t bytes, AccessKin
       cell = Cell{};
       cell.generation = shared_generation;
     }
-    if (!writes(kind) && cell.write_operation == 0)
+    if (!is_write && cell.write_operation == 0)
       find(Problem::never_written, address, code,
            [] { return "read of shared memory that was never written"; });
-    const Race race = access_cell(cell, now, writes(kind), running_op, true);
+    const Race race =
+        is_write ? write_cell<true>(cell, now, running_op) : read_cell<true>(cell, now, running_op);
     if (race.kind != Race::Kind::none) find_race(race, address, code, true);
   }
 }
@@ -131,7 +134,8 @@ void check_shared(Cell* cells, const void* address, std::size_t bytes, AccessKin
 void check_alignment(const void* address, std::size_t bytes, AccessKind kind, const void* code) {
   const bool may_be_unaligned = kind == AccessKind::unaligned_load || kind == AccessKind::unaligned_store;
   const bool is_power_of_two = (bytes & (bytes - 1)) == 0;
-  if (may_be_unaligned || !is_power_of_two || reinterpret_cast<std::uintptr_t>(address) % bytes == 0) return;
+  if (may_be_unaligned || !is_power_of_two || (reinterpret_cast<std::uintptr_t>(address) & (bytes - 1)) == 0)
+    return;
   find(Problem::misaligned, address, code,
        [&] { return "misaligned access of " + std::to_string(bytes) + " bytes"; });
 }
@@ -156,7 +160,8 @@ Space space_of(const void* address) {
   if (block.is_own_memory(address)) return Space::own;
   const auto* const shared = static_cast<const unsigned char*>(block.shared());
   if (address >= shared && address < shared + Block::kMostSharedBytes) return Space::dynamic_shared;
-  if (shared_variables().contains(address)) return is_own_variable(address) ? Space::own : Space::static_shared;
+  if (shared_variables().contains(address))
+    return is_own_variable(address) ? Space::own : Space::static_shared;
   return program_image().image.contains(address) ? Space::own : Space::host;
 }
 
@@ -194,10 +199,7 @@ void check(Space space, const void* address, std::size_t bytes, AccessKind kind,
 
 }  // namespace
 
-bool is_watching() { return self != nullptr && (config.race || config.profile); }
-
-void check_access(const void* address, std::size_t bytes, AccessKind kind, const void* code) {
-  if (!is_watching()) return;
+void check_watched_access(const void* address, std::size_t bytes, AccessKind kind, const void* code) {
   const Space space = space_of(address);
   if (config.profile && space != Space::own && space != Space::host && kind != AccessKind::atomic)
     note_pattern(address, bytes, writes(kind), space == Space::global, code);

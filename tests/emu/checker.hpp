@@ -8,17 +8,23 @@
 
 #include <cstddef>
 
+#include "settings.hpp"
+#include "thread.hpp"
+
 namespace emu {
 
 enum class AccessKind : unsigned char { load, store, atomic, unaligned_load, unaligned_store };
 
 inline bool writes(AccessKind kind) { return kind != AccessKind::load && kind != AccessKind::unaligned_load; }
 
-/// Whether accesses are of interest to anybody.
-bool is_watching();
+/// Whether a kernel runs whose accesses are of interest.
+inline bool is_watching() { return self != nullptr && (config.race || config.profile); }
 
 /// The running thread of a kernel accesses memory. `code` is a return address, for findings.
-void check_access(const void* address, std::size_t bytes, AccessKind kind, const void* code);
+void check_watched_access(const void* address, std::size_t bytes, AccessKind kind, const void* code);
+inline void check_access(const void* address, std::size_t bytes, AccessKind kind, const void* code) {
+  if (is_watching()) check_watched_access(address, bytes, kind, code);
+}
 /// One that access patterns have counted before.
 void check_repeated_access(const void* address, std::size_t bytes, AccessKind kind, const void* code);
 /// The running operation reads or writes bytes of device or pinned memory.

@@ -151,7 +151,8 @@ TEST_F(Checker, FindsKernelsOfTwoStreamsThatAreNotOrdered) {
   TestStream other;
   cudaMemsetAsync(in_.data(), 0, in_.bytes(), other);
   run(add, out_.data(), in_.data());
-  EXPECT_FINDING("race between streams: read after write by <cudaMemsetAsync> in <kernel blocks_add_atomically>");
+  EXPECT_FINDING(
+      "race between streams: read after write by <cudaMemsetAsync> in <kernel blocks_add_atomically>");
 }
 
 TEST_F(Checker, DescribesADeadlockByGroupsOfThreads) {

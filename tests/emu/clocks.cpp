@@ -14,13 +14,6 @@ namespace {
 // Never destroyed: the progress thread may outlive main. The first one is the host.
 std::deque<OperationRecord>& operations = *new std::deque<OperationRecord>(1);
 
-bool is_ordered(std::uint32_t a, std::uint32_t b) {
-  const OperationRecord &first = operations[a], &second = operations[b];
-  if (first.stream == second.stream) return first.sequence < second.sequence;
-  const auto stream = static_cast<std::size_t>(first.stream);
-  return stream < second.clock.size() && second.clock[stream] >= first.sequence;
-}
-
 }  // namespace
 
 void join(Clock& clock, const Clock& other) {
@@ -35,13 +28,10 @@ std::uint32_t add_operation(OperationRecord record) {
 
 bool happens_before(std::uint32_t a, std::uint32_t b) {
   if (a == 0 || a == b) return true;
-  // Neighbouring bytes ask the same, and the answer never changes.
-  static std::uint32_t last_a = 0, last_b = 0;
-  static bool last_answer = true;
-  if (a == last_a && b == last_b) return last_answer;
-  last_a = a;
-  last_b = b;
-  return last_answer = is_ordered(a, b);
+  const OperationRecord &first = operations[a], &second = operations[b];
+  if (first.stream == second.stream) return first.sequence < second.sequence;
+  const auto stream = static_cast<std::size_t>(first.stream);
+  return stream < second.clock.size() && second.clock[stream] >= first.sequence;
 }
 
 std::string op_name(std::uint32_t operation) {

@@ -15,15 +15,9 @@ namespace emu {
 namespace context = boost::context::detail;
 
 thread_local constinit Thread* self = nullptr;
+thread_local constinit Block* current = nullptr;
 
 namespace {
-
-constexpr std::size_t kStackBytes = std::size_t{64} << 10;
-/// Stacks begin in different sets of the cache.
-constexpr std::size_t kStride = kStackBytes + 320;
-constexpr std::size_t kFibersAt = sizeof(Body::args);
-constexpr std::size_t kStacksAt = (kFibersAt + Block::kMostThreads * sizeof(Fiber) + 4095) / 4096 * 4096;
-constexpr std::size_t kMemoryBytes = kStacksAt + (Block::kMostThreads + 1) * kStride;
 
 unsigned char* reserve(std::size_t bytes) {
   void* const memory =
@@ -37,19 +31,15 @@ unsigned char* reserve(std::size_t bytes) {
 
 }  // namespace
 
-Block& this_block() {
+Block& prepare_this_block() {
   // Never destroyed: the progress thread may be in a kernel when the program ends.
-  static thread_local Block* const block = new Block;
-  return *block;
+  if (current == nullptr) current = new Block;
+  return *current;
 }
 
 Block::Block()
     : memory_(reserve(kMemoryBytes)), stacks_(memory_ + kStacksAt), shared_(reserve(kMostSharedBytes)) {
   fibers_ = new (memory_ + kFibersAt) Fiber[kMostThreads];
-}
-
-bool Block::is_own_memory(const void* address) const {
-  return address >= memory_ && address < memory_ + kMemoryBytes;
 }
 
 void Block::prepare(const Body& body, dim3 threads, std::size_t shared_bytes) {
@@ -78,6 +68,7 @@ void Block::start_threads(const std::vector<unsigned>& order) {
   next_ = 0;
   live_ = size_;
   free_stacks_.clear();
+  live_lanes_.fill(0);
   for (unsigned rank = size_; rank-- > 0;) {
     Fiber& fiber = fibers_[rank];
     fiber.index = {rank % threads_.x, rank / threads_.x % threads_.y, rank / threads_.x / threads_.y};
@@ -88,15 +79,9 @@ void Block::start_threads(const std::vector<unsigned>& order) {
     fiber.state = Fiber::State::fresh;
     fiber.rendezvous = nullptr;
     fiber.copies.clear();
+    live_lanes_[fiber.warp] |= 1u << fiber.lane;
     free_stacks_.push_back(static_cast<int>(rank));
   }
-}
-
-unsigned Block::live_lanes(unsigned warp) const {
-  unsigned lanes = 0;
-  for (unsigned lane = 0; lane < 32 && warp * 32 + lane < size_; ++lane)
-    if (fibers_[warp * 32 + lane].state != Fiber::State::ended) lanes |= 1u << lane;
-  return lanes;
 }
 
 void Block::make_ready(unsigned rank) {
@@ -182,6 +167,7 @@ void Block::end_thread() {
     report_ = "a thread ended with asynchronous copies that it did not wait for";
   fiber.state = Fiber::State::ended;
   --live_;
+  live_lanes_[fiber.warp] &= ~(1u << fiber.lane);
   barrier_.thread_ended(*this);
   meetings_.thread_ended(*this, fiber.warp);
 }

@@ -3,6 +3,7 @@
 // here.
 #pragma once
 
+#include <array>
 #include <boost/context/detail/fcontext.hpp>
 #include <memory>
 #include <string>
@@ -49,7 +50,7 @@ class Block {
   unsigned warps() const { return (size_ + 31) / 32; }
   unsigned live() const { return live_; }
   /// Lanes that have not ended.
-  unsigned live_lanes(unsigned warp) const;
+  unsigned live_lanes(unsigned warp) const { return live_lanes_[warp]; }
   const std::vector<unsigned>& order() const { return order_; }
 
   /// A waiting thread can go on, after those that already can.
@@ -65,9 +66,18 @@ class Block {
   void* shared() const { return shared_; }
   std::size_t shared_bytes() const { return shared_bytes_; }
   /// Whether an address lies in what the emulator itself keeps for threads: stacks, parameters, fibers.
-  bool is_own_memory(const void* address) const;
+  bool is_own_memory(const void* address) const {
+    return address >= memory_ && address < memory_ + kMemoryBytes;
+  }
 
  private:
+  static constexpr std::size_t kStackBytes = std::size_t{64} << 10;
+  /// Stacks begin in different sets of the cache.
+  static constexpr std::size_t kStride = kStackBytes + 320;
+  static constexpr std::size_t kFibersAt = kMostParameterBytes;
+  static constexpr std::size_t kStacksAt = (kFibersAt + kMostThreads * sizeof(Fiber) + 4095) / 4096 * 4096;
+  static constexpr std::size_t kMemoryBytes = kStacksAt + (kMostThreads + 1) * kStride;
+
   static void enter(boost::context::detail::transfer_t from);
   void note_arrival(boost::context::detail::transfer_t from);
   void start_threads(const std::vector<unsigned>& order);
@@ -85,6 +95,7 @@ class Block {
   const Body* body_ = nullptr;
   dim3 threads_{};
   unsigned size_ = 0, live_ = 0;
+  std::array<unsigned, kMostThreads / 32> live_lanes_{};
   Fiber* fibers_ = nullptr;
   std::vector<unsigned> order_;
   std::vector<unsigned> ready_;  ///< from next_ on
@@ -96,8 +107,11 @@ class Block {
   std::string report_;
 };
 
-/// The block of this OS thread.
-Block& this_block();
+/// The block that this OS thread runs or has run; null before the first one.
+extern thread_local constinit Block* current;
+inline Block& this_block() { return *current; }
+/// Makes a block for this OS thread if there is none.
+Block& prepare_this_block();
 /// The running thread.
 inline Fiber& this_fiber() { return *static_cast<Fiber*>(self); }
 

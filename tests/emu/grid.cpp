@@ -32,7 +32,7 @@ std::vector<unsigned> numbers_in_order(unsigned count, std::mt19937& random) {
 
 std::string run_grid(dim3 grid, dim3 threads, std::size_t shared_bytes, const Body& body) {
   std::mt19937 random(policy.seed);
-  Block& block = this_block();
+  Block& block = prepare_this_block();
   block.prepare(body, threads, shared_bytes);
   blockDim = threads;
   gridDim = grid;

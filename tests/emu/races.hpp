@@ -6,6 +6,8 @@
 // Accesses of two operations race unless one operation happens before the other (clocks.hpp).
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstdint>
 
 #include "clocks.hpp"
@@ -24,6 +26,10 @@ struct Accessor {
 };
 static_assert(sizeof(Accessor) == 8);
 
+inline bool is_same(const Accessor& a, const Accessor& b) {
+  return std::bit_cast<std::uint64_t>(a) == std::bit_cast<std::uint64_t>(b);
+}
+
 /// What is remembered of two bytes of memory. Operation 0 is none.
 struct Cell {
   std::uint32_t write_operation = 0;
@@ -41,6 +47,19 @@ struct Race {
   std::uint32_t other = 0;  ///< the operation of the access before
 };
 
+/// happens_before, for the many neighbouring bytes that ask the same.
+inline bool is_ordered(std::uint32_t before, std::uint32_t now) {
+  struct Answer {
+    std::uint32_t before = 0, now = 0;  // positive ones only; operation 0 is before every other
+  };
+  static constinit std::array<Answer, 64> answers{};
+  Answer& near = answers[before % answers.size()];
+  if (near.before == before && near.now == now) return true;
+  if (!happens_before(before, now)) return false;
+  near = {before, now};
+  return true;
+}
+
 /// Two accesses of one operation, of which one at least writes.
 inline bool is_race_inside(const Accessor& before, const Accessor& now, bool is_shared) {
   const bool are_atomic = before.is_atomic && now.is_atomic;
@@ -50,9 +69,11 @@ inline bool is_race_inside(const Accessor& before, const Accessor& now, bool is_
   return before.warp != now.warp || before.warp_epoch >= now.warp_epoch;
 }
 
-inline void note_read(Cell& cell, const Accessor& now, std::uint32_t operation, bool is_shared) {
+/// Remembers a read, as one of several threads where others have read before.
+template <bool kIsShared>
+void note_read(Cell& cell, const Accessor& now, std::uint32_t operation) {
   if (cell.read_operation != operation) {
-    if (cell.read_operation != 0 && !is_shared && !happens_before(cell.read_operation, operation))
+    if (!kIsShared && cell.read_operation != 0 && !is_ordered(cell.read_operation, operation))
       cell.earlier_read_operation = cell.read_operation;
     cell.read_operation = operation;
     cell.read = now;
@@ -62,7 +83,7 @@ inline void note_read(Cell& cell, const Accessor& now, std::uint32_t operation, 
   if (known.block != now.block) {
     known.block = Accessor::kManyBlocks;
   } else if (known.epoch != now.epoch) {
-    known = now;  // whoever races with the earlier ones races with a barrier's other side: not
+    known = now;  // a barrier orders the earlier ones before whoever comes from now on
   } else if (known.warp != now.warp) {
     known.warp = known.lane = Accessor::kMany;
   } else {
@@ -71,28 +92,35 @@ inline void note_read(Cell& cell, const Accessor& now, std::uint32_t operation, 
   }
 }
 
-/// Remembers an access; what it races with, if anything.
-inline Race access_cell(Cell& cell, const Accessor& now, bool writes, std::uint32_t operation,
-                        bool is_shared) {
+/// Whether an access races with one before it.
+template <bool kIsShared>
+bool races_with(std::uint32_t other, const Accessor& before, const Accessor& now, std::uint32_t operation) {
+  if (other == 0) return false;
+  if (other == operation) return is_race_inside(before, now, kIsShared);
+  return !kIsShared && !is_ordered(other, operation);
+}
+
+/// Remembers a read; what it races with.
+template <bool kIsShared>
+Race read_cell(Cell& cell, const Accessor& now, std::uint32_t operation) {
+  // A thread that repeats a read learns nothing new: a write in between was compared with the first one.
+  if (cell.read_operation == operation && is_same(cell.read, now)) return {};
+  const bool is_race = races_with<kIsShared>(cell.write_operation, cell.write, now, operation);
+  note_read<kIsShared>(cell, now, operation);
+  return is_race ? Race{Race::Kind::read_after_write, cell.write_operation} : Race{};
+}
+
+/// Remembers a write; what it races with.
+template <bool kIsShared>
+Race write_cell(Cell& cell, const Accessor& now, std::uint32_t operation) {
   Race race;
-  const auto races_with = [&](std::uint32_t other, const Accessor& before) {
-    if (other == 0) return false;
-    if (other == operation) return is_race_inside(before, now, is_shared);
-    return !is_shared && !happens_before(other, operation);
-  };
-  if (races_with(cell.write_operation, cell.write))
-    race = {writes ? Race::Kind::write_after_write : Race::Kind::read_after_write, cell.write_operation};
-  if (!writes) {
-    note_read(cell, now, operation, is_shared);
-    return race;
-  }
-  if (race.kind == Race::Kind::none) {
-    if (races_with(cell.read_operation, cell.read))
-      race = {Race::Kind::write_after_read, cell.read_operation};
-    else if (!is_shared && cell.earlier_read_operation != operation &&
-             !happens_before(cell.earlier_read_operation, operation))
-      race = {Race::Kind::write_after_read, cell.earlier_read_operation};
-  }
+  const std::uint32_t earlier = cell.earlier_read_operation;
+  if (races_with<kIsShared>(cell.write_operation, cell.write, now, operation))
+    race = {Race::Kind::write_after_write, cell.write_operation};
+  else if (races_with<kIsShared>(cell.read_operation, cell.read, now, operation))
+    race = {Race::Kind::write_after_read, cell.read_operation};
+  else if (!kIsShared && earlier != operation && !is_ordered(earlier, operation))
+    race = {Race::Kind::write_after_read, earlier};
   cell.write_operation = operation;
   cell.write = now;
   return race;

@@ -7,7 +7,7 @@ namespace {
 using emu::AccessKind;
 
 inline void note(const void* address, std::size_t bytes, AccessKind kind, const void* code) {
-  if (emu::is_watching()) emu::check_access(address, bytes, kind, code);
+  emu::check_access(address, bytes, kind, code);
 }
 
 }  // namespace
