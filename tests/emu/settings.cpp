@@ -75,6 +75,7 @@ Config config_from_environment() {
   read_schedule(config);
   config.race = flag("EMU_CHECK");
   config.print = flag("EMU_PRINT");
+  config.profile = flag("EMU_PROFILE");
   config.timeout_s = number("EMU_TIMEOUT", config.timeout_s);
   config.device_bytes =
       static_cast<std::size_t>(number("EMU_DEVICE_BYTES", static_cast<double>(config.device_bytes)));
