@@ -25,6 +25,8 @@ struct Communicator {
   bool is_aborted = false, is_finalized = false;
   int pending = 0;  ///< operations that are enqueued and have not ended
 
+  /// Groups that were enqueued, and that ended.
+  std::uint64_t turns = 0, turns_ended = 0;
   /// Of collectives and of messages for and from each rank: how many were enqueued, and how many collectives
   /// ended.
   std::uint64_t issued = 0, completed = 0, splits = 0;

@@ -93,6 +93,20 @@ TEST_P(NcclErrors, SendsThatWaitForEachOtherAreADeadlock) {
   reset();
 }
 
+TEST_P(NcclErrors, AReceiveHoldsUpTheSendBehindItOnAnotherStreamToo) {
+  if (size_ != 2) GTEST_SKIP() << "needs two ranks";
+  config.timeout_s = 0.5;
+  const ncclComm_t made = make_world();
+  DeviceArray<float> array(std::vector<float>(kCount, 1.0f)), in(kCount);
+  MPI_Barrier(MPI_COMM_WORLD);
+  ncclRecv(in.data(), kCount, ncclFloat, 1 - rank_, made, stream_);
+  ncclSend(array.data(), kCount, ncclFloat, 1 - rank_, made, other_);
+  EXPECT_EQ(cudaStreamSynchronize(stream_), cudaErrorLaunchTimeout);
+  EXPECT_FINDING("deadlock");
+  ncclCommAbort(made);
+  reset();
+}
+
 TEST_P(NcclErrors, CollectivesOfTwoCommunicatorsInAnotherOrderAreADeadlock) {
   config.timeout_s = 0.5;
   const ncclComm_t first = make_world(), second = make_world();

@@ -14,11 +14,19 @@ thread_local int depth = 0;
 thread_local ncclResult_t failed = ncclSuccess;
 thread_local std::vector<Task> tasks;
 
+/// What a group brings to one communicator. Groups of a communicator run one after another in the order of
+/// issue, whatever their streams: a receive that waits for its message holds up the send behind it.
+struct Turn {
+  std::uint64_t number = 0;  ///< from 1, once something of it is enqueued
+  int left = 0;              ///< bundles that have not ended
+};
+
 /// The tasks of one communicator in one stream.
 struct Bundle {
   Shared communicator;
   cudaStream_t stream;
   std::vector<Task> tasks;
+  std::shared_ptr<Turn> turn;  ///< where the group uses several streams; else each start takes one
 };
 
 std::vector<Bundle> bundles_of(std::vector<Task> all) {
@@ -27,9 +35,21 @@ std::vector<Bundle> bundles_of(std::vector<Task> all) {
     const auto same = std::find_if(bundles.begin(), bundles.end(), [&](const Bundle& bundle) {
       return bundle.communicator == task.communicator && bundle.stream == task.stream;
     });
-    Bundle& bundle =
-        same != bundles.end() ? *same : bundles.emplace_back(Bundle{task.communicator, task.stream, {}});
-    bundle.tasks.push_back(std::move(task));
+    if (same != bundles.end()) {
+      same->tasks.push_back(std::move(task));
+      continue;
+    }
+    const auto sibling = std::find_if(bundles.begin(), bundles.end(), [&](const Bundle& bundle) {
+      return bundle.communicator == task.communicator;
+    });
+    std::shared_ptr<Turn> turn;
+    if (sibling != bundles.end()) {
+      if (sibling->turn == nullptr) sibling->turn = std::make_shared<Turn>(Turn{0, 1});
+      turn = sibling->turn;
+      ++turn->left;
+    }
+    bundles.push_back({task.communicator, task.stream, {}, std::move(turn)});
+    bundles.back().tasks.push_back(std::move(task));
   }
   return bundles;
 }
@@ -39,14 +59,20 @@ Request request_of(const Bundle& bundle) {
   for (const Task& task : bundle.tasks) request.name += (request.name.empty() ? "" : ", ") + task.name;
   request.name += " of communicator " + bundle.communicator->name;
   request.needs_peers = true;
-  request.start = [communicator = bundle.communicator, all = bundle.tasks] {
+  request.start = [communicator = bundle.communicator, all = bundle.tasks, of_group = bundle.turn] {
+    const auto turn = of_group != nullptr ? of_group : std::make_shared<Turn>(Turn{0, 1});
+    if (turn->number == 0) turn->number = ++communicator->turns;
     const auto left = std::make_shared<std::vector<Work>>();
     for (const Task& task : all) left->push_back(task.start());
     // Counts as pending until the operation is gone, whether it ran or was given up.
     ++communicator->pending;
-    const std::shared_ptr<void> ticket(nullptr, [communicator](void*) { --communicator->pending; });
-    return [communicator, left, ticket] {
+    const std::shared_ptr<void> ticket(nullptr, [communicator, turn](void*) {
+      --communicator->pending;
+      if (--turn->left == 0) ++communicator->turns_ended;
+    });
+    return [communicator, left, ticket, turn] {
       if (communicator->is_aborted) return Step::done;
+      if (communicator->turns_ended + 1 != turn->number) return Step::pending;
       // All go on together: a message waits for its peer while others of the group pass.
       std::erase_if(*left, [](const Work& work) { return work() == Step::done; });
       return left->empty() ? Step::done : Step::pending;
