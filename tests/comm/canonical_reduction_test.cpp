@@ -99,27 +99,6 @@ TEST_P(CanonicalReduction, ManyReductionsInARowDoNotOvertakeEachOther) {
   }
 }
 
-TEST_P(CanonicalReduction, ReductionsOnTwoStreamsShareTheRoomInTurn) {
-  if (!is_on_gpu(GetParam())) GTEST_SKIP() << "on GPUs";
-  const CanonicalTree tree(comm_.size());
-  const Index count = 5000;
-  const auto other_comm = make("other");
-  const auto other_stream = make_stream("other");
-  const Operand one = operand(static_cast<std::size_t>(count)),
-                two = operand(static_cast<std::size_t>(count));
-  std::ranges::fill(one.host(), static_cast<float>(comm_.rank() + 1));
-  std::ranges::fill(two.host(), static_cast<float>(10 * (comm_.rank() + 1)));
-  run([&] {
-    other_stream->wait(stream_->record());
-    comm_.all_reduce({&tree, {one.data()}, count}, *stream_);
-    stream_->wait(other_comm->all_reduce({&tree, {two.data()}, count}, *other_stream));
-    return stream_->record();
-  });
-  const auto expected = static_cast<float>(comm_.size() * (comm_.size() + 1) / 2);
-  EXPECT_EQ(std::ranges::count(one.host(), expected), count);
-  EXPECT_EQ(std::ranges::count(two.host(), 10 * expected), count);
-}
-
 TEST_P(CanonicalReduction, AnEmptyVectorIsReducedToo) {
   const CanonicalTree tree(comm_.size());
   const Operand memory = operand(1);
