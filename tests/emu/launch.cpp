@@ -6,6 +6,7 @@
 
 #include "errors.hpp"
 #include "grid.hpp"
+#include "record.hpp"
 #include "runtime.h"
 #include "symbols.hpp"
 
@@ -54,7 +55,9 @@ cudaError_t enqueue_kernel(const cudaLaunchConfig_t* config, const Body& body) {
           set_sticky_error(cudaErrorIllegalAddress);
           return Step::done;
         }
+        record_before(grid, block, shared_bytes, *kept);
         const std::string fault = run_grid(grid, block, shared_bytes, *kept);
+        record_after();
         if (!fault.empty()) {
           report("kernel " + kernel_name(kept->fn) + ": " + fault);
           set_sticky_error(cudaErrorLaunchFailure);

@@ -88,6 +88,12 @@ class Region {
     return address + n <= found->first + found->second && (n > 0 || address <= found->first + found->second);
   }
 
+  std::vector<std::span<const unsigned char>> allocations() const {
+    std::vector<std::span<const unsigned char>> all;
+    for (const auto& [data, bytes] : allocated_) all.emplace_back(data, bytes);
+    return all;
+  }
+
  private:
   static void give_back(unsigned char* data, std::size_t bytes) {
     if (bytes < kReturned) return;
@@ -185,6 +191,7 @@ bool is_device_range(const void* p, std::size_t n) { return device.holds(p, n); 
 bool is_pinned(const void* p) { return pinned.holds(p, 1); }
 bool is_visible_to_device(const void* p, std::size_t n) { return device.holds(p, n) || pinned.holds(p, n); }
 
+std::vector<std::span<const unsigned char>> device_allocations() { return device.allocations(); }
 std::size_t device_bytes_in_use() { return in_use; }
 std::size_t device_bytes_peak() { return peak; }
 void reset_device_bytes_peak() { peak = in_use; }

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
+#include <vector>
 
 namespace emu {
 
@@ -26,6 +28,8 @@ bool is_pinned(const void* p);
 /// Whether the bytes lie in one allocation of either kind: kernels may use them.
 bool is_visible_to_device(const void* p, std::size_t n);
 
+/// Every allocation of device memory, by address.
+std::vector<std::span<const unsigned char>> device_allocations();
 /// As requested, without rounding.
 std::size_t device_bytes_in_use();
 std::size_t device_bytes_peak();
