@@ -17,7 +17,7 @@ test_packages=(
   libboost-context-dev libopenblas-dev
   clang libclang-rt-dev clang-format clang-tidy shellcheck
   slurmctld slurmd slurm-client munge libpmix-dev
-  python3 python3-venv python3-h5py
+  python3 python3-venv python3-h5py python3-numpy
 )
 case ${1:-} in
   '') ;;
