@@ -35,12 +35,13 @@ function(cartan_add_mpi_test test target ranks)
   set_tests_properties(${test} PROPERTIES PROCESSORS 2 SKIP_RETURN_CODE 77)
 endfunction()
 
-# cartan_add_test(NAME ROOM room [SOURCES ...] [KIND unit|mpi] [RANKS n...] [CUDA_RANKS n...] [ON_CUDA] [TIMEOUT s]
-#                 [PRIVATE ...]): one GoogleTest program from tests/ROOM/NAME.cpp. KIND mpi runs it under mpirun, once for
-# each rank count, as NAME.mpiN. ON_CUDA runs a unit test, CUDA_RANKS an mpi test, once more on the emulated cuda device
-# with its access checker, as NAME.cuda and NAME.cudaN. Labels: the room, the kind, cuda.
+# cartan_add_test(NAME ROOM room [SOURCES ...] [KIND unit|mpi] [RANKS n...] [CUDA_RANKS n...] [SCHEDULES s...] [ON_CUDA]
+#                 [TIMEOUT s] [PRIVATE ...]): one GoogleTest program from tests/ROOM/NAME.cpp. KIND mpi runs it under
+# mpirun, once for each rank count, as NAME.mpiN. ON_CUDA runs a unit test, CUDA_RANKS an mpi test, once more on the
+# emulated cuda device with its access checker, as NAME.cuda and NAME.cudaN; SCHEDULES once more for each schedule of
+# streams, without the checker, as NAME.cudaN.lazy and the like. Labels: the room, the kind, cuda.
 function(cartan_add_test name)
-  cmake_parse_arguments(TEST "ON_CUDA" "ROOM;KIND;TIMEOUT" "SOURCES;RANKS;CUDA_RANKS;PRIVATE" ${ARGN})
+  cmake_parse_arguments(TEST "ON_CUDA" "ROOM;KIND;TIMEOUT" "SOURCES;RANKS;CUDA_RANKS;SCHEDULES;PRIVATE" ${ARGN})
   if(NOT TEST_KIND)
     set(TEST_KIND unit)
   endif()
@@ -74,6 +75,13 @@ function(cartan_add_test name)
         cartan_add_mpi_test(${name}.cuda${ranks} ${name} ${ranks})
         set_tests_properties(${name}.cuda${ranks} PROPERTIES LABELS "${TEST_ROOM};mpi;cuda" TIMEOUT ${TEST_TIMEOUT}
                                                              ENVIRONMENT "${cuda_environment}")
+        foreach(schedule ${TEST_SCHEDULES})
+          string(REGEX REPLACE ":.*" "" word ${schedule})
+          set(test ${name}.cuda${ranks}.${word})
+          cartan_add_mpi_test(${test} ${name} ${ranks})
+          set_tests_properties(${test} PROPERTIES LABELS "${TEST_ROOM};mpi;cuda" TIMEOUT ${TEST_TIMEOUT} ENVIRONMENT
+                                                  "CARTAN_TEST_DEVICE=cuda;EMU_SCHEDULE=${schedule}")
+        endforeach()
       endforeach()
     endif()
   else()

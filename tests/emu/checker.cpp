@@ -13,6 +13,7 @@
 #include "findings.hpp"
 #include "grid.hpp"
 #include "memory.hpp"
+#include "pending_sources.hpp"
 #include "program_image.hpp"
 #include "settings.hpp"
 #include "shadow_memory.hpp"
@@ -211,6 +212,7 @@ void check_repeated_access(const void* address, std::size_t bytes, AccessKind ki
 }
 
 void touch(const void* data, std::size_t bytes, bool writes) {
+  if (writes) note_rewritten(data, bytes);
   if (config.race && bytes > 0) check_heap(data, bytes, writes, Accessor{}, nullptr);
 }
 

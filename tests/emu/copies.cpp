@@ -1,9 +1,6 @@
 // Copies and fills. What the host must leave alone while a copy is pending is checked: a pinned source is
 // hashed when the copy is enqueued and when it runs, and a pinned target reads as NaN until then.
-#include <algorithm>
-#include <cstdint>
 #include <cstring>
-#include <list>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,38 +9,11 @@
 #include "capture.hpp"
 #include "errors.hpp"
 #include "executor.hpp"
+#include "pending_sources.hpp"
 #include "runtime.h"
 
 namespace emu {
 namespace {
-
-struct Bytes {
-  const unsigned char* data;
-  std::size_t count;
-
-  bool meets(const Bytes& other) const {
-    return data < other.data + other.count && other.data < data + count;
-  }
-};
-
-/// Pinned memory that pending copies will read.
-std::list<Bytes>& pending_sources = *new std::list<Bytes>;
-
-std::uint64_t hash(const Bytes& bytes) {
-  std::uint64_t value = 1469598103934665603u;
-  const auto mix = [&](std::uint64_t word) {
-    value = (value ^ word) * 1099511628211u;
-    value ^= value >> 29;
-  };
-  std::size_t i = 0;
-  for (; i + sizeof(std::uint64_t) <= bytes.count; i += sizeof(std::uint64_t)) {
-    std::uint64_t word;
-    std::memcpy(&word, bytes.data + i, sizeof word);
-    mix(word);
-  }
-  for (; i < bytes.count; ++i) mix(bytes.data[i]);
-  return value;
-}
 
 /// Where the bytes of a copy lie.
 enum class Place { device, pinned, pageable };
@@ -68,19 +38,12 @@ const char* fault_in(const void* to, const void* from, std::size_t bytes, cudaMe
 
 /// Makes the work of one copy, when it is enqueued.
 Work start_copy(void* to, const void* from, std::size_t count) {
-  const Bytes source{static_cast<const unsigned char*>(from), count};
-  const Bytes target{static_cast<const unsigned char*>(to), count};
   const Place from_place = place_of(from), to_place = place_of(to);
-  if (to_place == Place::pinned && config.schedule != Schedule::eager) {
-    const bool is_still_read = std::any_of(pending_sources.begin(), pending_sources.end(),
-                                           [&](const Bytes& pending) { return pending.meets(target); });
-    if (!is_still_read) std::memset(to, 0xff, count);
-  }
+  if (to_place == Place::pinned && config.schedule != Schedule::eager && !is_pending_source(to, count))
+    std::memset(to, 0xff, count);
   if (from_place == Place::pinned) {
-    const auto pending = pending_sources.insert(pending_sources.end(), source);
-    return [=, before = hash(source)] {
-      pending_sources.erase(pending);
-      if (hash(source) != before) report("pinned memory was changed while a copy from it was pending");
+    return [=, pending = add_pending_source(from, count)] {
+      end_pending_source(pending);
       touch(from, count, false);
       touch(to, count, true);
       std::memmove(to, from, count);
@@ -89,7 +52,8 @@ Work start_copy(void* to, const void* from, std::size_t count) {
   }
   std::shared_ptr<std::vector<unsigned char>> staged;
   if (from_place == Place::pageable)
-    staged = std::make_shared<std::vector<unsigned char>>(source.data, source.data + count);
+    staged = std::make_shared<std::vector<unsigned char>>(static_cast<const unsigned char*>(from),
+                                                          static_cast<const unsigned char*>(from) + count);
   return [=] {
     if (from_place == Place::device) touch(from, count, false);
     if (to_place != Place::pageable) touch(to, count, true);

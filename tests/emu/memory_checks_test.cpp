@@ -170,6 +170,19 @@ TEST_F(LateMemory, APinnedSourceThatChangesTooEarlyIsFound) {
   EXPECT_FINDING("was changed while a copy");
 }
 
+TEST_F(LateMemory, APinnedSourceMayBeWrittenByAnEarlierOperation) {
+  use(Schedule::lazy);
+  TestStream stream;
+  PinnedArray<int> buffer(1);
+  DeviceArray<int> from(std::vector<int>(1, 7)), there(1);
+  buffer[0] = 1;
+  cudaMemcpyAsync(buffer.data(), from.data(), 4, cudaMemcpyDeviceToHost, stream);
+  cudaMemcpyAsync(there.data(), buffer.data(), 4, cudaMemcpyHostToDevice, stream);
+  cudaStreamSynchronize(stream);
+  EXPECT_EQ(there.host(), std::vector<int>(1, 7));
+  EXPECT_NO_FINDINGS();
+}
+
 TEST_F(LateMemory, APinnedTargetReadsAsNaNUntilItsCopyRan) {
   use(Schedule::lazy);
   TestStream stream;

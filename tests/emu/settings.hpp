@@ -5,7 +5,7 @@
 //   EMU_ORDER=forward|reverse|shuffled:SEED  which thread of a block goes on next
 //   EMU_CHECK=1                    check the accesses of kernels and of operations
 //   EMU_PRINT=1                    print findings where they are found
-//   EMU_PROFILE=1                  print how kernels access memory (access_patterns.hpp) when the program ends
+//   EMU_PROFILE=1                  print at the end how kernels access memory (access_patterns.hpp)
 //   EMU_RECORD=FILE                write every launch with the memory around it (record.hpp)
 //   EMU_DEVICE_BYTES=N             memory of the device
 //   EMU_GPUS=N, EMU_NO_DRIVER=1    what cudaGetDeviceCount finds

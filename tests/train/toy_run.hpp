@@ -40,8 +40,8 @@ inline Config odd_config(bool tied) {
   return config;
 }
 
-/// Leaves of step `step`: random tokens, two documents in each sequence, a ragged mask; sequence 5 has no
-/// target at all.
+/// Leaves of step `step`: random tokens, two documents in each sequence, a ragged mask; sequences 1 and 5
+/// have no target at all.
 inline data::MicroBatch make_batch(int step, Index first, Index count, Index seq = kSeq) {
   data::MicroBatch micro;
   micro.first_leaf = first;
@@ -55,7 +55,7 @@ inline data::MicroBatch make_batch(int step, Index first, Index count, Index seq
       const auto at = static_cast<std::uint64_t>(s * seq + t);
       const Index start = t < cut ? 0 : cut;
       b.tokens.push_back(static_cast<std::int32_t>(random.bits(2 * at) % 61));
-      const bool masked = s == 5 || t + 1 == cut || random.bits(2 * at + 1) % 4 == 0;
+      const bool masked = s == 1 || s == 5 || t + 1 == cut || random.bits(2 * at + 1) % 4 == 0;
       b.targets.push_back(masked ? data::kIgnoredTarget
                                  : static_cast<std::int32_t>(random.bits(7000 + at) % 61));
       b.positions.push_back(narrow<std::int32_t>(t - start));
