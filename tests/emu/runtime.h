@@ -1,4 +1,5 @@
-// What the stand-ins share: settings, findings, the order of operations, queues, memory and the access checker.
+// What the stand-ins share: settings, findings, the order of operations, queues, memory and the access
+// checker.
 #pragma once
 
 #include <cuda_runtime_api.h>
