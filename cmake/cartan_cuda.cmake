@@ -24,6 +24,9 @@ else()
     set(CARTAN_CUDA_STATE "toolkit ${CUDAToolkit_VERSION}, NCCL ${CARTAN_NCCL_LIBRARY}")
   endif()
 endif()
+if(CARTAN_TEST_ON_GPU AND NOT CARTAN_CUDA)
+  message(FATAL_ERROR "CARTAN_TEST_ON_GPU=ON needs a build with CUDA; CUDA: ${CARTAN_CUDA_STATE}")
+endif()
 
 # What the host code of the cuda device and of the communicators calls: kernels and the libraries of CUDA. A program with
 # the property CARTAN_EMULATED gets their stand-ins (tests/emu) instead. Nobody links the driver: programs start without.

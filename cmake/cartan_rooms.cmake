@@ -35,11 +35,20 @@ function(cartan_add_mpi_test test target ranks)
   set_tests_properties(${test} PROPERTIES PROCESSORS 2 SKIP_RETURN_CODE 77)
 endfunction()
 
+# cartan_list_device_test(TEST TARGET RANKS): a line of device_tests.txt; 0 ranks: not under mpirun.
+function(cartan_list_device_test test target ranks)
+  set_property(GLOBAL APPEND_STRING PROPERTY CARTAN_DEVICE_TEST_LINES
+               "${test} ${ranks} $<PATH:RELATIVE_PATH,$<TARGET_FILE:${target}>,${CMAKE_BINARY_DIR}>\n")
+  set_property(GLOBAL APPEND PROPERTY CARTAN_DEVICE_TESTS ${target})
+endfunction()
+
 # cartan_add_test(NAME ROOM room [SOURCES ...] [KIND unit|mpi] [RANKS n...] [CUDA_RANKS n...] [SCHEDULES s...] [ON_CUDA]
 #                 [TIMEOUT s] [PRIVATE ...]): one GoogleTest program from tests/ROOM/NAME.cpp. KIND mpi runs it under
 # mpirun, once for each rank count, as NAME.mpiN. ON_CUDA runs a unit test, CUDA_RANKS an mpi test, once more on the
 # emulated cuda device with its access checker, as NAME.cuda and NAME.cudaN; SCHEDULES once more for each schedule of
-# streams, without the checker, as NAME.cudaN.lazy and the like. Labels: the room, the kind, cuda.
+# streams, without the checker, as NAME.cudaN.lazy and the like. Labels: the room, the kind, cuda. With
+# CARTAN_TEST_ON_GPU the device is the machine's GPU, one a rank, and the label gpu. cartan_device_tests builds these
+# tests, device_tests.txt lists them for perf/gpu.sh.
 function(cartan_add_test name)
   cmake_parse_arguments(TEST "ON_CUDA" "ROOM;KIND;TIMEOUT" "SOURCES;RANKS;CUDA_RANKS;SCHEDULES;PRIVATE" ${ARGN})
   if(NOT TEST_KIND)
@@ -57,14 +66,28 @@ function(cartan_add_test name)
   add_executable(${name} ${TEST_SOURCES})
   target_link_libraries(${name} PRIVATE cartan::${TEST_ROOM} cartan_test_support_${TEST_KIND} ${TEST_PRIVATE})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-  set_target_properties(${name} PROPERTIES CARTAN_EMULATED ON)
-  if(CARTAN_CUDA)
-    target_link_libraries(${name} PRIVATE cartan_findings_listener)
+  set(on_device OFF)
+  if(CARTAN_CUDA AND (TEST_ON_CUDA OR TEST_CUDA_RANKS))
+    set(on_device ON)
+  endif()
+  if(CARTAN_TEST_ON_GPU)
+    set(device_label gpu)
+    set(cuda_environment CARTAN_TEST_DEVICE=cuda)
+    if(on_device)
+      target_link_libraries(${name} PRIVATE cartan_test_gpu_count)
+    endif()
+  else()
+    set(device_label cuda)
+    set(cuda_environment "CARTAN_TEST_DEVICE=cuda;EMU_CHECK=1")
+    set_target_properties(${name} PROPERTIES CARTAN_EMULATED ON)
+    if(CARTAN_CUDA)
+      target_link_libraries(${name} PRIVATE cartan_findings_listener)
+    endif()
   endif()
   target_precompile_headers(${name} REUSE_FROM cartan_test_pch)
   # Tests spend their time in the rooms that they test.
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  set(cuda_environment "CARTAN_TEST_DEVICE=cuda;EMU_CHECK=1")
+  set(device_tests "")
   if(TEST_KIND STREQUAL mpi)
     foreach(ranks ${TEST_RANKS})
       cartan_add_mpi_test(${name}.mpi${ranks} ${name} ${ranks})
@@ -73,15 +96,17 @@ function(cartan_add_test name)
     if(CARTAN_CUDA)
       foreach(ranks ${TEST_CUDA_RANKS})
         cartan_add_mpi_test(${name}.cuda${ranks} ${name} ${ranks})
-        set_tests_properties(${name}.cuda${ranks} PROPERTIES LABELS "${TEST_ROOM};mpi;cuda" TIMEOUT ${TEST_TIMEOUT}
-                                                             ENVIRONMENT "${cuda_environment}")
-        foreach(schedule ${TEST_SCHEDULES})
-          string(REGEX REPLACE ":.*" "" word ${schedule})
-          set(test ${name}.cuda${ranks}.${word})
-          cartan_add_mpi_test(${test} ${name} ${ranks})
-          set_tests_properties(${test} PROPERTIES LABELS "${TEST_ROOM};mpi;cuda" TIMEOUT ${TEST_TIMEOUT} ENVIRONMENT
-                                                  "CARTAN_TEST_DEVICE=cuda;EMU_SCHEDULE=${schedule}")
-        endforeach()
+        list(APPEND device_tests ${name}.cuda${ranks})
+        cartan_list_device_test(${name}.cuda${ranks} ${name} ${ranks})
+        if(NOT CARTAN_TEST_ON_GPU)
+          foreach(schedule ${TEST_SCHEDULES})
+            string(REGEX REPLACE ":.*" "" word ${schedule})
+            set(test ${name}.cuda${ranks}.${word})
+            cartan_add_mpi_test(${test} ${name} ${ranks})
+            set_tests_properties(${test} PROPERTIES LABELS "${TEST_ROOM};mpi;cuda" TIMEOUT ${TEST_TIMEOUT} ENVIRONMENT
+                                                    "CARTAN_TEST_DEVICE=cuda;EMU_SCHEDULE=${schedule}")
+          endforeach()
+        endif()
       endforeach()
     endif()
   else()
@@ -89,10 +114,16 @@ function(cartan_add_test name)
     set_tests_properties(${name} PROPERTIES LABELS "${TEST_ROOM};unit" TIMEOUT ${TEST_TIMEOUT} SKIP_RETURN_CODE 77)
     if(CARTAN_CUDA AND TEST_ON_CUDA)
       add_test(NAME ${name}.cuda COMMAND ${name})
-      set_tests_properties(
-        ${name}.cuda PROPERTIES LABELS "${TEST_ROOM};unit;cuda" TIMEOUT ${TEST_TIMEOUT} SKIP_RETURN_CODE 77
-                                ENVIRONMENT "${cuda_environment}")
+      list(APPEND device_tests ${name}.cuda)
+      cartan_list_device_test(${name}.cuda ${name} 0)
     endif()
+  endif()
+  # A machine without enough GPUs: support/gpu_count.cpp says so.
+  if(device_tests)
+    set_tests_properties(
+      ${device_tests}
+      PROPERTIES LABELS "${TEST_ROOM};${TEST_KIND};${device_label}" TIMEOUT ${TEST_TIMEOUT}
+                 ENVIRONMENT "${cuda_environment}" SKIP_REGULAR_EXPRESSION "skipped, too few GPUs")
   endif()
   set_property(GLOBAL APPEND PROPERTY CARTAN_TEST_TARGETS ${name})
 endfunction()

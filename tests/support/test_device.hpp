@@ -19,9 +19,18 @@ inline device::DeviceKind test_device_kind() { return device::device_kind_from_n
 
 inline bool on_cpu() { return test_device_name() == "cpu"; }
 
+/// Of a number that Open MPI's launcher gives to each rank; `otherwise` without launcher.
+inline int launcher_number(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+inline int local_ranks() { return launcher_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1); }
+
 inline std::unique_ptr<device::Device> make_test_device(int threads) {
   device::DeviceOptions options;
   options.threads = threads;
+  options.local_rank = launcher_number("OMPI_COMM_WORLD_LOCAL_RANK", 0);
+  options.local_ranks = local_ranks();
   return device::make_device(test_device_kind(), options);
 }
 
