@@ -38,14 +38,21 @@ constexpr int kThreads = 256;
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(float* master, const float* gradient, float* exp_avg, float* exp_avg_sq, T* compute,
-                 Index count, bool packed, Coefficients c) {
+                 Index count, bool packed, Coefficients c, const device::UpdateDecision* decision) {
   const Index first = (static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x) * kOctet;
   const Index left = count - first;
   if (left <= 0) return;
   const Octet g = load_octet(gradient + first, left, packed);
+  Octet p = load_octet(master + first, left, packed);
+  if (decision != nullptr) {
+    if (decision->is_applied == 0) {
+      if (compute != nullptr) store_octet(compute + first, p, left, packed);
+      return;
+    }
+    c.gradient_scale = decision->gradient_scale;
+  }
   Octet m = load_octet(exp_avg + first, left, packed);
   Octet v = load_octet(exp_avg_sq + first, left, packed);
-  Octet p = load_octet(master + first, left, packed);
 #pragma unroll
   for (int i = 0; i < kOctet; ++i) {
     const float scaled = g.at[i] * c.gradient_scale;
@@ -62,7 +69,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
-           const device::AdamWStep& step, cudaStream_t stream) {
+           const device::AdamWStep& step, const device::UpdateDecision* decision, cudaStream_t stream) {
   dispatch(compute.dtype, [&](auto zero) {
     using T = decltype(zero);
     auto* const p = static_cast<float*>(master.data);
@@ -72,7 +79,7 @@ void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_s
     auto* const copy = static_cast<T*>(compute.data);
     const bool packed = is_packed(p) && is_packed(g) && is_packed(m) && is_packed(v) && is_packed(copy);
     launch("adamw", adamw_kernel<T>, {blocks_for(master.size, kThreads * kOctet), kThreads}, stream, p, g, m,
-           v, copy, master.size, packed, coefficients_of(step));
+           v, copy, master.size, packed, coefficients_of(step), decision);
   });
 }
 

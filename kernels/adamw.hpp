@@ -20,6 +20,6 @@ using device::SequenceShape;
 using device::Vector;
 
 void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
-           const device::AdamWStep& step, cudaStream_t stream);
+           const device::AdamWStep& step, const device::UpdateDecision* decision, cudaStream_t stream);
 
 }  // namespace cartan::kernels

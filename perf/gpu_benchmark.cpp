@@ -347,7 +347,8 @@ void add_vectors() {
     gpu().ops().fill_zero(v.vector(), gpu().compute_stream());
     const device::AdamWStep step{1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.5f, 1.0f};
     report(state, operation, 30 * count(n), [&](Ops& ops, Stream& stream) {
-      ops.adamw(master.vector(), gradient.vector(), m.vector(), v.vector(), compute.vector(), step, stream);
+      ops.adamw(master.vector(), gradient.vector(), m.vector(), v.vector(), compute.vector(), step, nullptr,
+                stream);
     });
   });
   add("square_sums", variant, [n](benchmark::State& state, const std::string& operation) {

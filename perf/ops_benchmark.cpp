@@ -348,7 +348,7 @@ void adamw(benchmark::State& state) {
   const auto moved = static_cast<double>(kLong) * (7 * 4 + (dtype == DType::f32 ? 0 : 2));
   measure(state, "GB/s", moved, [&](Ops& ops, Stream& stream) {
     ops.adamw(master.vector(kLong), gradient.vector(kLong), m.vector(kLong), v.vector(kLong),
-              dtype == DType::f32 ? Vector{} : compute.vector(kLong), step, stream);
+              dtype == DType::f32 ? Vector{} : compute.vector(kLong), step, nullptr, stream);
   });
 }
 BENCHMARK(adamw)->ArgName("type")->DenseRange(0, 2)->UseRealTime()->Unit(benchmark::kMillisecond);

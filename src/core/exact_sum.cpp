@@ -1,9 +1,14 @@
 #include "cartan/core/exact_sum.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 namespace cartan {
+
+ExactSum::ExactSum(std::span<const std::int64_t, kWordCount> words) {
+  std::copy(words.begin(), words.end(), words_.begin());
+}
 
 void ExactSum::add(double x) {
   if (std::isnan(x)) {
@@ -50,7 +55,7 @@ void ExactSum::carry() {
   adds_ = 0;
 }
 
-std::span<std::int64_t> ExactSum::words() {
+std::span<std::int64_t, ExactSum::kWordCount> ExactSum::words() {
   carry();
   return words_;
 }

@@ -2,6 +2,7 @@
 #include "device/checks.hpp"
 
 #include "cartan/core/error.hpp"
+#include "cartan/core/exact_sum.hpp"
 
 namespace cartan::device::check {
 namespace {
@@ -291,6 +292,10 @@ void square_sums(const ConstVector& x, std::span<double> sums) {
   same_type("square_sums", "x", x.dtype, DType::f32);
   same("square_sums", "number of sums", static_cast<Index>(sums.size()),
        (x.size + kSumBlock - 1) / kSumBlock);
+}
+
+void exact_words(const char* op, std::span<const std::int64_t> words) {
+  same(op, "number of words", std::ssize(words), static_cast<Index>(ExactSum::kWordCount));
 }
 
 void tree_sum(std::span<const float* const> values, std::span<const int> merges, Index count) {

@@ -47,6 +47,7 @@ void cross_entropy_finish(const ConstMatrix& logits, std::span<const std::int32_
 void adamw(const Vector& master, const ConstVector& gradient, const Vector& exp_avg, const Vector& exp_avg_sq,
            const Vector& compute);
 void square_sums(const ConstVector& x, std::span<double> sums);
+void exact_words(const char* op, std::span<const std::int64_t> words);
 void tree_sum(std::span<const float* const> values, std::span<const int> merges, Index count);
 void sum_parts(const ConstMatrix& stacked, Index parts, const ConstMatrix& residual, const Matrix& out);
 void add(const Vector& y, const ConstVector& x);

@@ -35,6 +35,10 @@ AdamW::AdamW(const OptimConfig& config, shard::FlatState& state) : config_(confi
   }
   block_sums_ = state.device().allocate(narrow<std::size_t>(blocks) * sizeof(double),
                                         device::MemoryKind::workspace, "sums of squares");
+  squares_ = state_.device().allocate(ExactSum::kWordCount * sizeof(std::int64_t),
+                                      device::MemoryKind::workspace, "sum of all squares");
+  decision_ = state_.device().allocate(sizeof(device::UpdateDecision), device::MemoryKind::workspace,
+                                       "decision on the update");
   if (state.offloads_states() && state.device().prefers_copies())
     windows_ = std::make_unique<OffloadWindows>(state);
 }
@@ -68,17 +72,37 @@ std::vector<double> AdamW::host_block_sums() const {
   return sums;
 }
 
-ExactSum AdamW::take_squares() {
-  ExactSum total;
-  for (const double sum : host_block_sums()) total.add(sum);
-  return total;
+std::span<std::int64_t> AdamW::sum_squares() {
+  const std::span words(squares_.as<std::int64_t>(), ExactSum::kWordCount);
+  state_.device().ops().exact_sum({block_sums_.as<double>(), block_sums_.size_bytes() / sizeof(double)},
+                                  words, state_.device().compute_stream());
+  return words;
 }
 
-double AdamW::clip_factor(double norm) const {
-  return config_.clip > 0 ? std::min(1.0, config_.clip / (norm + 1e-6)) : 1.0;
+void AdamW::decide(double scale) {
+  state_.device().ops().decide_update({squares_.as<std::int64_t>(), ExactSum::kWordCount},
+                                      {scale, config_.clip}, decision_.as<device::UpdateDecision>(),
+                                      state_.device().compute_stream());
 }
 
-void AdamW::update_unit(std::size_t index, Index update, double lr, double gradient_scale) {
+device::UpdateDecision AdamW::decision() const {
+  device::Device& device = state_.device();
+  device::UpdateDecision decided;
+  device.copy_out(&decided, decision_.data(), sizeof decided, device.compute_stream());
+  device.compute_stream().synchronize();
+  return decided;
+}
+
+void AdamW::update_unit(std::size_t unit, Index update, double lr) {
+  this->update(unit, update, lr, 1.0, decision_.as<device::UpdateDecision>());
+}
+
+void AdamW::update_unit_now(std::size_t unit, Index update, double lr, double gradient_scale) {
+  this->update(unit, update, lr, gradient_scale, nullptr);
+}
+
+void AdamW::update(std::size_t index, Index update, double lr, double gradient_scale,
+                   const device::UpdateDecision* decision) {
   device::AdamWStep step;
   step.lr = static_cast<float>(lr);
   step.beta1 = static_cast<float>(config_.beta1);
@@ -106,10 +130,10 @@ void AdamW::update_unit(std::size_t index, Index update, double lr, double gradi
                               state_.exp_avg(index, begin, count), state_.exp_avg_sq(index, begin, count),
                               state_.compute(index, begin, count)};
       if (windows_)
-        state_.set_written(windows_->update(views, step));
+        state_.set_written(windows_->update(views, step, decision));
       else
         device.ops().adamw(views.master, views.gradient, views.exp_avg, views.exp_avg_sq, views.compute, step,
-                           device.compute_stream());
+                           decision, device.compute_stream());
     }
     i = next;
   }

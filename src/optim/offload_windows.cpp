@@ -28,7 +28,8 @@ OffloadWindows::OffloadWindows(shard::FlatState& state)
 
 void OffloadWindows::begin_step() { in_->wait(out_->record()); }
 
-device::Event OffloadWindows::update(const UpdateViews& views, const device::AdamWStep& step) {
+device::Event OffloadWindows::update(const UpdateViews& views, const device::AdamWStep& step,
+                                     const device::UpdateDecision* decision) {
   const auto slice = [](const Vector& v, Index begin, Index count) {
     return v.data == nullptr ? v : v.slice(begin, count);
   };
@@ -37,7 +38,7 @@ device::Event OffloadWindows::update(const UpdateViews& views, const device::Ada
     update_piece({views.master.slice(begin, count), views.gradient.slice(begin, count),
                   views.exp_avg.slice(begin, count), views.exp_avg_sq.slice(begin, count),
                   slice(views.compute, begin, count)},
-                 step);
+                 step, decision);
   }
   return out_->record();
 }
@@ -54,7 +55,8 @@ UpdateViews OffloadWindows::place(const UpdateViews& piece, const Window& window
   return placed;
 }
 
-void OffloadWindows::update_piece(const UpdateViews& piece, const device::AdamWStep& step) {
+void OffloadWindows::update_piece(const UpdateViews& piece, const device::AdamWStep& step,
+                                  const device::UpdateDecision* decision) {
   Window& window = windows_[next_++ % windows_.size()];
   const UpdateViews placed = place(piece, window);
   device::Stream& compute = device_.compute_stream();
@@ -67,7 +69,7 @@ void OffloadWindows::update_piece(const UpdateViews& piece, const device::AdamWS
   copy(placed.exp_avg_sq, piece.exp_avg_sq, *in_);
   compute.wait(in_->record());
   device_.ops().adamw(placed.master, placed.gradient, placed.exp_avg, placed.exp_avg_sq, placed.compute, step,
-                      compute);
+                      decision, compute);
   out_->wait(compute.record());
   copy(piece.master, placed.master, *out_);
   copy(piece.exp_avg, placed.exp_avg, *out_);

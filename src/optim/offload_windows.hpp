@@ -25,7 +25,8 @@ class OffloadWindows {
   /// What comes in from now on is what the updates so far left. Within a step no element is updated twice.
   void begin_step();
   /// Enqueues the update; its results are in place at the event.
-  device::Event update(const UpdateViews& views, const device::AdamWStep& step);
+  device::Event update(const UpdateViews& views, const device::AdamWStep& step,
+                       const device::UpdateDecision* decision);
   /// Blocks until what was enqueued is in place.
   void settle();
 
@@ -39,7 +40,8 @@ class OffloadWindows {
   };
   /// The piece's views, those of offloaded memory replaced by places in the window.
   UpdateViews place(const UpdateViews& piece, const Window& window) const;
-  void update_piece(const UpdateViews& piece, const device::AdamWStep& step);
+  void update_piece(const UpdateViews& piece, const device::AdamWStep& step,
+                    const device::UpdateDecision* decision);
 
   device::Device& device_;
   bool has_states_, has_parameters_;  ///< what is offloaded

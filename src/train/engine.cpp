@@ -12,8 +12,8 @@
 #include "cartan/shard/replica_check.hpp"
 #include "cartan/shard/shared_gradients.hpp"
 #include "train/batch_share.hpp"
-#include "train/row_losses.hpp"
 #include "train/stage_runner.hpp"
+#include "train/step_losses.hpp"
 
 namespace cartan::train {
 namespace {
@@ -41,6 +41,12 @@ std::vector<model::StageRange> ranges_of(const Config& config, const pipeline::S
 bool updates_are_fused(const Config& config, Index micro_batches) {
   return config.optim.fused == "auto" && config.optim.clip <= 0 && micro_batches == 1 &&
          config.mesh.size() == 1 && !config.precision.scaling().enabled;
+}
+
+/// Rows of a step whose losses a rank computes.
+Index loss_rows(const Config& config, const std::vector<model::StageRange>& ranges, Index micro_batches) {
+  const bool has_head = ranges.back().end == config.model.layers + 2;
+  return has_head ? micro_batches * config.batch.micro * (config.data.seq / config.mesh.context()) : 0;
 }
 
 shard::GradientLife gradient_life(bool fused, const shard::ShardPlace& place) {
@@ -81,7 +87,7 @@ struct Engine::State {
                 communication_stream()),
         shared(flat, mesh, config.model.tied),
         replica_check(flat, plane, replicas.get(), shared),
-        host_losses(narrow<std::size_t>(config.batch.micro * config.data.seq)) {
+        losses(device, loss_rows(config, ranges, schedule.micro_batches)) {
     pipeline::validate(schedule);
     // The look-up's gradient goes on top of the head's, which is in the slot already.
     tied_plan = share.folds().front();
@@ -100,41 +106,71 @@ struct Engine::State {
   }
   const FoldPlan* embedding_plan() const { return fused && layout.tied_gradient() ? &tied_plan : nullptr; }
 
-  /// Adds the row losses of a micro-batch. Ranks of tensor parallelism have the same ones.
-  void collect_losses(const data::Batch& host, Index first_leaf, const model::Flight& flight) {
-    const auto rows = narrow<std::size_t>(host.sequences * host.seq);
-    device.copy_out(host_losses.data(), flight.row_loss.data, rows * sizeof(float), device.compute_stream());
-    device.compute_stream().synchronize();
-    const auto values = std::span(host_losses).first(rows);
-    const auto bad =
-        std::find_if_not(values.begin(), values.end(), [](float loss) { return std::isfinite(loss); });
-    if (bad != values.end() && !nonfinite_leaf)
-      nonfinite_leaf = first_leaf + (bad - values.begin()) / std::max<Index>(1, host.seq);
-    if (mesh.coordinate().tp == 0) losses.add(values, host.targets);
-  }
-
   [[noreturn]] void throw_without_targets() const {
     throw DataError("a global batch of {} sequences has no target token", config.batch.global);
   }
 
-  void begin_step() {
-    losses = {};
-    nonfinite_leaf.reset();
+  /// Of the step, over all ranks. Ranks of tensor parallelism have the same rows. Collective.
+  Index total_targets() {
+    std::int64_t targets = mesh.coordinate().tp == 0 ? losses.targets() : 0;
+    mesh.world().sum({&targets, 1});
+    if (targets == 0) throw_without_targets();
+    return targets;
+  }
+  /// Of all ranks. Collective.
+  double total_loss() {
+    ExactSum sum;
+    if (mesh.coordinate().tp == 0) sum = losses.sum();
+    comm::sum_exactly(mesh.world(), {&sum, 1});
+    return sum.value();
   }
 
-  /// Losses and squares of all ranks. Collective.
-  LossSum total(ExactSum& squares) {
-    const LossSum sum = losses.total(mesh.world(), squares);
-    if (sum.targets == 0) throw_without_targets();
-    return sum;
+  /// The squares of all ranks are added up without the host. Every gradient element counts on one rank.
+  void sum_squares() {
+    const std::span<std::int64_t> words = optimizer.sum_squares();
+    device::Stream& stream = communication_stream();
+    stream.wait(device.compute_stream().record());
+    for (comm::Communicator* const group : {&plane, &mesh.axis(comm::Axis::tp), &mesh.axis(comm::Axis::pp)})
+      if (group->size() > 1) group->sum_integers(words, stream);
+    device.compute_stream().wait(stream.record());
   }
 
-  /// Says which gradient is not finite, the same on every rank. Collective.
-  std::string first_nonfinite_gradient() {
-    const auto own = optimizer.first_nonfinite_gradient();
+  [[noreturn]] void throw_nonfinite_loss(Index update, Index leaf, const std::string& tensor) const {
+    throw NumericError(
+        "step {}: the loss of sequence {} of the global batch is not finite; first tensor: {}. The last "
+        "checkpoint is intact; try a lower optim.lr or a longer schedule.warmup",
+        update, leaf, tensor);
+  }
+
+  /// The losses of the step are not finite. Where all parameters are, the same micro-batches once more show
+  /// where it begins.
+  /// Collective.
+  [[noreturn]] void diagnose_loss(Index update) {
+    const Index leaf = -mesh.world().max(-losses.nonfinite_leaf().value_or(config.batch.global));
+    if (const auto parameter = agree(first_nonfinite_parameter()))
+      throw_nonfinite_loss(update, leaf, *parameter);
+    std::optional<std::string> output;
+    std::size_t next = 0;
+    RunnerHooks hooks;
+    hooks.losses = [&](const data::Batch& rows, Index first_leaf, const model::Flight& flight) {
+      if (first_leaf <= leaf && leaf < first_leaf + rows.sequences) output = first_nonfinite_output(flight);
+    };
+    runner.train([&](data::MicroBatch& batch) { batch = kept[next++]; }, hooks, embedding_plan(), 1.0f);
+    throw_nonfinite_loss(update, leaf, agree(output).value_or("none"));
+  }
+
+  [[noreturn]] void throw_nonfinite_gradient(Index update) {
+    throw NumericError(
+        "step {}: the gradient norm is not finite; first tensor: gradient of {}. The last checkpoint is "
+        "intact; try a lower optim.lr or a longer schedule.warmup",
+        update, agree(optimizer.first_nonfinite_gradient()).value_or("none alone, the sum overflows"));
+  }
+
+  /// What the lowest rank found that found something, for all ranks. Collective.
+  std::optional<std::string> agree(const std::optional<std::string>& own) {
     comm::Communicator& world = mesh.world();
     const auto finder = world.size() - 1 - world.max(own ? world.size() - 1 - world.rank() : -1);
-    if (finder >= world.size()) return "none alone, the sum overflows";
+    if (finder >= world.size()) return std::nullopt;
     std::array<char, 256> name{};
     if (own) own->copy(name.data(), name.size() - 1);
     world.broadcast_host(std::as_writable_bytes(std::span(name)), narrow<int>(finder));
@@ -143,12 +179,15 @@ struct Engine::State {
 
   bool is_finite(device::ConstMatrix m) { return device.ops().all_finite(m, device.compute_stream()); }
 
-  /// The first tensor of this rank's part of a forward pass that is not finite.
-  std::string first_nonfinite_tensor(const model::Flight& flight) {
+  /// Of what this rank holds.
+  std::optional<std::string> first_nonfinite_parameter() {
     optimizer.settle();
-    const auto parameter = shard::first_nonfinite(
+    const auto found = shard::first_nonfinite(
         flat, [&](std::size_t unit, Index begin, Index count) { return flat.master(unit, begin, count); });
-    if (parameter) return "parameter " + *parameter;
+    return found ? std::optional("parameter " + *found) : std::nullopt;
+  }
+  /// The first output of this rank's part of a forward pass that is not finite.
+  std::string first_nonfinite_output(const model::Flight& flight) {
     // The head's stage may begin with a copy of the embedding.
     const Index first = std::max<Index>(1, ranges.back().first);
     for (std::size_t i = 0; i < flight.blocks.size(); ++i) {
@@ -196,11 +235,10 @@ struct Engine::State {
   shard::GradientReducer reducer;
   shard::SharedGradients shared;
   shard::ReplicaCheck replica_check;
-  std::vector<float> host_losses;
-  FoldPlan tied_plan;
   // Of the step under way.
-  RowLosses losses;
-  std::optional<Index> nonfinite_leaf;
+  StepLosses losses;
+  std::vector<data::MicroBatch> kept;  ///< for diagnosis
+  FoldPlan tied_plan;
 };
 
 namespace {
@@ -248,33 +286,38 @@ optim::LossScaler& Engine::loss_scaler() { return state_->scaler; }
 StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   State& s = *state_;
   StepResult result;
-  s.begin_step();
+  s.losses.clear();
   s.reducer.begin_step(update);
   s.optimizer.begin_step();
   double fused_scale = 0;
   RunnerHooks hooks;
-  hooks.losses = [&](const data::Batch& host, Index first_leaf, const model::Flight& flight) {
-    s.collect_losses(host, first_leaf, flight);
-    if (s.nonfinite_leaf && !s.scales_loss())
-      throw NumericError(
-          "step {}: the loss of sequence {} of the global batch is not finite; first tensor: {}. The last "
-          "checkpoint is intact; try a lower optim.lr or a longer schedule.warmup",
-          update, *s.nonfinite_leaf, s.first_nonfinite_tensor(flight));
+  hooks.losses = [&](const data::Batch& rows, Index first_leaf, const model::Flight& flight) {
+    s.losses.collect(rows, first_leaf, flight);
     if (!s.fused) return;
-    const Index targets = data::counted_targets(host.targets);
-    if (targets == 0) s.throw_without_targets();
-    fused_scale = 1.0 / static_cast<double>(targets);
+    // Units are updated from here on, and this is the only micro-batch.
+    s.losses.read();
+    if (const auto leaf = s.losses.nonfinite_leaf())
+      s.throw_nonfinite_loss(update, *leaf,
+                             s.first_nonfinite_parameter().value_or(s.first_nonfinite_output(flight)));
+    fused_scale = 1.0 / static_cast<double>(s.total_targets());
   };
   hooks.unit_done = [&](std::size_t unit, Index micro_batch, bool last) {
     if (s.fused) {
       s.optimizer.add_squares(unit);
-      s.optimizer.update_unit(unit, update, lr, fused_scale);
+      s.optimizer.update_unit_now(unit, update, lr, fused_scale);
     } else {
       s.reducer.unit_ready(unit, s.share.together(micro_batch), last);
     }
   };
+  s.kept.resize(narrow<std::size_t>(s.schedule.micro_batches));
+  std::size_t micro_batches = 0;
+  const NextBatch keeping = [&](data::MicroBatch& batch) {
+    next(batch);
+    s.kept[micro_batches++] = batch;
+  };
   const double loss_scale = s.loss_scale();
-  const RunnerTimes times = s.runner.train(next, hooks, s.embedding_plan(), static_cast<float>(loss_scale));
+  const RunnerTimes times =
+      s.runner.train(keeping, hooks, s.embedding_plan(), static_cast<float>(loss_scale));
   result.times.data = times.data;
   result.times.compute = times.compute - times.wait;
   result.times.pipeline = times.wait;
@@ -287,30 +330,28 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
 
   const auto begin = Clock::now();
   const device::Range range(s.device, "optimizer");
-  ExactSum squares = s.optimizer.take_squares();
-  const LossSum sum = s.total(squares);
-  result.loss = sum.mean();
-  result.targets = sum.targets;
-  const double scale = 1.0 / (static_cast<double>(sum.targets) * loss_scale);
-  result.grad_norm = scale * std::sqrt(squares.value());
-  result.loss_scale = s.scaler.scale();
-  result.applied = std::isfinite(result.grad_norm);
-  if (s.scales_loss()) {
-    result.applied = s.scaler.update(!result.applied);
-  } else if (!result.applied) {
-    throw NumericError(
-        "step {}: the gradient norm is not finite; first tensor: gradient of {}. The last checkpoint is "
-        "intact; try a lower optim.lr or a longer schedule.warmup",
-        update, s.first_nonfinite_gradient());
-  }
-  if (!s.fused && result.applied) {
+  // The device goes on to the end of the step by itself; the host looks at what came out.
+  result.targets = s.total_targets();
+  s.sum_squares();
+  s.optimizer.decide(1.0 / (static_cast<double>(result.targets) * loss_scale));
+  if (!s.fused) {
     for (std::size_t unit = 0; unit < s.layout.units().size(); ++unit) {
-      s.optimizer.update_unit(unit, update, lr, scale * s.optimizer.clip_factor(result.grad_norm));
+      s.optimizer.update_unit(unit, update, lr);
       s.flat.publish(unit);
     }
   }
   s.flat.forget_gathered();
-  s.device.compute_stream().synchronize();
+  result.grad_norm = s.optimizer.decision().norm;
+  if (!s.fused) s.losses.read();
+  result.loss = LossSum{s.total_loss(), result.targets}.mean();
+  result.loss_scale = s.scaler.scale();
+  result.applied = std::isfinite(result.grad_norm);
+  if (s.scales_loss()) {
+    result.applied = s.scaler.update(!result.applied);
+  } else {
+    if (!std::isfinite(result.loss)) s.diagnose_loss(update);
+    if (!result.applied) s.throw_nonfinite_gradient(update);
+  }
   result.times.optimizer = seconds_since(begin);
   return result;
 }
@@ -322,13 +363,14 @@ std::string Engine::find_replica_difference() {
 
 LossSum Engine::evaluate(const NextBatch& next) {
   State& s = *state_;
-  s.begin_step();
-  s.runner.evaluate(next, {[&](const data::Batch& host, Index first_leaf, const model::Flight& flight) {
-                             s.collect_losses(host, first_leaf, flight);
+  s.losses.clear();
+  s.runner.evaluate(next, {[&](const data::Batch& rows, Index first_leaf, const model::Flight& flight) {
+                             s.losses.collect(rows, first_leaf, flight);
                            },
                            {}});
-  ExactSum nothing;
-  return s.total(nothing);
+  s.losses.read();
+  const Index targets = s.total_targets();
+  return {s.total_loss(), targets};
 }
 
 device::MemoryUsage predict_memory(const Config& config, int rank) {

@@ -97,8 +97,7 @@ LossSum evaluate_samples(const LoadedModel& model, const data::Sampler& sampler,
       sum.add(std::span(rows).first(numbers.size() * static_cast<std::size_t>(seq)), batch.targets);
     }
   }
-  ExactSum nothing;
-  return sum.total(comm, nothing);
+  return sum.total(comm);
 }
 
 SequenceResult evaluate_ids(const LoadedModel& model, std::span<const std::int32_t> ids, bool want_logits,

@@ -20,12 +20,11 @@ struct RowLosses {
     targets += data::counted_targets(of);
   }
   LossSum total() const { return {loss.value(), targets}; }
-  /// Over all ranks, and with them a further sum. Collective.
-  LossSum total(comm::Communicator& comm, ExactSum& further) const {
-    std::array<ExactSum, 3> sums{loss, {}, further};
+  /// Over all ranks. Collective.
+  LossSum total(comm::Communicator& comm) const {
+    std::array<ExactSum, 2> sums{loss, {}};
     sums[1].add(static_cast<double>(targets));
     comm::sum_exactly(comm, sums);
-    further = sums[2];
     return {sums[0].value(), static_cast<Index>(sums[1].value())};
   }
 };

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <chrono>
 #include <thread>
 
@@ -140,6 +142,29 @@ TEST_P(Verbs, IntegersAreSummed) {
   comm_.sum(values);
   const std::int64_t size = comm_.size();
   EXPECT_EQ(values, (std::array<std::int64_t, 3>{size, size * (size - 1) / 2, -(size << 40)}));
+}
+
+TEST_P(Verbs, IntegersAreSummedOnAStream) {
+  constexpr std::size_t kCount = 71;
+  const auto data = operand(2 * kCount);
+  const auto value = [](int rank, std::size_t i) {
+    return (std::int64_t{rank} << 33) - static_cast<std::int64_t>(i * i);
+  };
+  for (std::size_t i = 0; i < kCount; ++i) {
+    const auto halves = std::bit_cast<std::array<float, 2>>(value(comm_.rank(), i));
+    data[2 * i] = halves[0];
+    data[2 * i + 1] = halves[1];
+  }
+  run([&] {
+    const ByteView bytes = data.bytes();
+    return comm_.sum_integers({reinterpret_cast<std::int64_t*>(bytes.data()), kCount}, *stream_);
+  });
+  for (std::size_t i = 0; i < kCount; ++i) {
+    std::int64_t expected = 0;
+    for (int r = 0; r < comm_.size(); ++r) expected += value(r, i);
+    EXPECT_EQ((std::bit_cast<std::int64_t>(std::array<float, 2>{data[2 * i], data[2 * i + 1]})), expected)
+        << i;
+  }
 }
 
 TEST_P(Verbs, HostMessagesArriveInOrder) {

@@ -43,11 +43,12 @@ TEST_F(Sums, AdamWMatchesTheReferenceForTenSteps) {
       step.bias_correction2 = static_cast<float>(1 - std::pow(0.95, t));
       Data gradient(DType::f32, random_values(size, fmt::format("gradient {}", t)));
       reference::adamw(expected, gradient.values(), step);
-      ops_.adamw(master.vector(), gradient.vector(), m.vector(), v.vector(), compute.vector(), step, stream_);
+      ops_.adamw(master.vector(), gradient.vector(), m.vector(), v.vector(), compute.vector(), step, nullptr,
+                 stream_);
       ops_.adamw(master2.vector(), gradient.vector(), m2.vector(), v2.vector(), compute2.vector(), step,
-                 stream_);
+                 nullptr, stream_);
       ops_.adamw(master3.vector(), gradient.vector(), m3.vector(), v3.vector(), compute3.vector(), step,
-                 stream_);
+                 nullptr, stream_);
     }
     stream_.synchronize();
     expect_close(master.values(), expected.master, 1e-5, 1e-6);
@@ -65,8 +66,9 @@ TEST_F(Sums, AdamWWithoutAComputeCopyGivesTheSameMasters) {
   Data a(DType::f32, random_values(100, "p")), m(DType::f32, 100), v(DType::f32, 100);
   Data b = a, m2 = m, v2 = v, gradient(DType::f32, random_values(100, "g")), compute(DType::bf16, 100);
   const AdamWStep step{1e-3f, 0.9f, 0.999f, 1e-8f, 0.0f, 0.1f, 0.001f, 1};
-  ops_.adamw(a.vector(), gradient.vector(), m.vector(), v.vector(), {}, step, stream_);
-  ops_.adamw(b.vector(), gradient.vector(), m2.vector(), v2.vector(), compute.vector(), step, stream_);
+  ops_.adamw(a.vector(), gradient.vector(), m.vector(), v.vector(), {}, step, nullptr, stream_);
+  ops_.adamw(b.vector(), gradient.vector(), m2.vector(), v2.vector(), compute.vector(), step, nullptr,
+             stream_);
   stream_.synchronize();
   EXPECT_TRUE(a.same_bits(b));
 }
@@ -88,14 +90,15 @@ TEST_F(Sums, AdamWHasTheBitsOfOneCpuThreadWhereverVectorsStart) {
           exp_avg(DType::f32, testing::as_values(m)), exp_avg_sq(DType::f32, testing::as_values(v)),
           compute(DType::bf16, size + 1);
       ops_.adamw(shifted(master, by), shifted(gradient, by), shifted(exp_avg, by), shifted(exp_avg_sq, by),
-                 shifted(compute, by), step, stream_);
+                 shifted(compute, by), step, nullptr, stream_);
       stream_.synchronize();
       const auto device = testing::cpu(1);
       std::vector<float> p1 = p, g1 = g, m1 = m, v1 = v;
       const auto vector = [&](std::vector<float>& all) {
         return Vector{all.data() + by, DType::f32, size + 1 - by};
       };
-      device->ops().adamw(vector(p1), vector(g1), vector(m1), vector(v1), {}, step, device->compute_stream());
+      device->ops().adamw(vector(p1), vector(g1), vector(m1), vector(v1), {}, step, nullptr,
+                          device->compute_stream());
       device->compute_stream().synchronize();
       EXPECT_TRUE(testing::same_bits(master.host_floats(), p1)) << size << " from " << by;
       EXPECT_TRUE(testing::same_bits(exp_avg.host_floats(), m1)) << size << " from " << by;

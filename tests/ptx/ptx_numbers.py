@@ -103,6 +103,12 @@ def leading_zeros(value):
     return np.where(value == 0, 0xFFFFFFFF, bits.argmax(axis=1)).astype(np.uint32)
 
 
+def leading_zeros_64(value):
+    high, low = (leading_zeros(half.astype(np.uint32)) for half in (value >> np.uint64(32), value))
+    high, low = (np.minimum(count, np.uint32(32)) for count in (high, low))
+    return np.where(high < 32, high, high + low)
+
+
 def field(value, start, length):
     """bfe of an unsigned number: `length` bits from bit `start`."""
     start, length = (count.astype(np.uint64) & np.uint64(0xFF) for count in (start, length))
@@ -137,6 +143,8 @@ def function(op):
     whole = WHOLE.get(".".join(op))
     if whole:
         return whole, same, kind
+    if name == "clz" and kind == "b64":
+        return leading_zeros_64, same, "u32"
     if kind == "pred":
         return PREDICATES.get(name), same, kind
     if kind in ("f32", "f64"):

@@ -62,6 +62,10 @@ class Numbers(unittest.TestCase):
         a, b, c = (np.array([x], np.float32) for x in (2.0**-24 + 2.0**-47, 1 - 2.0**-23, 1 + 2.0**-23))
         self.assertEqual(call("fma.rn.f32", a, b, c)[0], np.float32(1 + 2.0**-23))
 
+    def test_leading_zeros_of_64_bits(self):
+        values = np.array([0, 1, 2**31, 2**32, 2**63, 2**64 - 1], np.uint64)
+        self.assertEqual(call("clz.b64", values).tolist(), [64, 63, 32, 31, 0, 0])
+
     def test_directed_rounding(self):
         a, b = np.array([1, -1], np.float32), np.array([2.0**-30, -2.0**-30], np.float32)
         self.assertEqual(call("add.rz.f32", a, b).tolist(), [1, -1])

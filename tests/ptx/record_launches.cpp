@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "cartan/core/exact_sum.hpp"
 #include "device/ops_fixture.hpp"
 
 namespace cartan::device {
@@ -119,9 +120,15 @@ void record_flat(DType dtype) {
                        .bias_correction2 = 0.05f,
                        .gradient_scale = 0.25f};
   ops().adamw(master.vector(), gradient.vector(), first.vector(), second.vector(), compute.vector(), step,
-              stream());
+              nullptr, stream());
   Array<double> sums(3);
   ops().square_sums(gradient.vector(), sums, stream());
+  Array<std::int64_t> words(ExactSum::kWordCount);
+  Array<UpdateDecision> decision(1);
+  ops().exact_sum(sums, words, stream());
+  ops().decide_update(words, {0.25, 1.0}, decision.data(), stream());
+  ops().adamw(master.vector(), gradient.vector(), first.vector(), second.vector(), compute.vector(), step,
+              decision.data(), stream());
   ops().add(master.vector(), gradient.vector(), stream());
   Vector from_second = gradient.vector();  // not at a multiple of 16 bytes
   from_second = {advance(from_second.data, DType::f32, 1), DType::f32, size - 1};

@@ -297,7 +297,7 @@ INSTANTIATE_TEST_SUITE_P(Updates, EngineDiagnosis, ::testing::Bool(),
                          [](const auto& test) { return test.param ? "fused" : "after_the_backward_pass"; });
 
 TEST_P(EngineDiagnosis, NamesStepAndFirstTensorOfANonFiniteLoss) {
-  if (testing::session().world_size() > 1) return;  // the failing rank would leave the others waiting
+  if (testing::session().world_size() > 1) return;
   Config config = odd_config(false);
   config.batch.micro = GetParam() ? kGlobal : 4;
   config.optim.clip = 0;
@@ -321,6 +321,39 @@ TEST_P(EngineDiagnosis, NamesStepAndFirstTensorOfANonFiniteLoss) {
     const std::string text = error.what();
     EXPECT_NE(text.find("step 17"), std::string::npos) << text;
     EXPECT_NE(text.find("model.layers.1.mlp.up_proj.weight"), std::string::npos) << text;
+  }
+}
+
+TEST(Engine, EveryRankNamesSequenceAndTensorOfANonFiniteLoss) {
+  const int ranks = testing::session().world_size();
+  for (const comm::MeshShape& shape : {comm::MeshShape{1, ranks, 1, 1}, comm::MeshShape{ranks, 1, 1, 1}}) {
+    if (kGlobal % shape.dp != 0 || (shape.pp > 1 && !testing::session().thread_multiple()) || shape.pp > 3)
+      continue;
+    Config config = odd_config(false);
+    config.batch.micro = 1;
+    config.zero.stage = shape.dp > 1 ? 3 : 0;
+    comm::Mesh mesh(testing::session(), shape, cartan::testing::test_device_kind());
+    config.mesh = mesh.shape();
+    config.run.device = cartan::testing::test_device_name();
+    const auto device = cartan::testing::make_test_device(1);
+    Engine engine(config, *device, mesh, testing::session().thread_multiple());
+    engine.state().initialise(config.model, 7);
+    auto values = testing::master_values(engine.state());
+    const auto norm = values.find("model.norm.weight");
+    if (norm != values.end() && !norm->second.empty()) norm->second.front() = std::nanf("");
+    testing::fill_parameters(engine.state(), values);
+    Index next = 0;
+    try {
+      engine.train_step(17, 1e-2, [&](data::MicroBatch& micro) {
+        const LeafRange leaves = engine.share().of(next++);
+        micro = make_batch(0, leaves.begin, leaves.end - leaves.begin);
+      });
+      ADD_FAILURE() << "a NaN went unnoticed on " << comm::to_string(shape);
+    } catch (const NumericError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find("step 17: the loss of sequence 0 of"), std::string::npos) << text;
+      EXPECT_NE(text.find("first tensor: parameter model.norm.weight"), std::string::npos) << text;
+    }
   }
 }
 

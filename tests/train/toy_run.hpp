@@ -40,9 +40,9 @@ inline Config odd_config(bool tied) {
   return config;
 }
 
-/// Leaves of step `step`: random tokens, two documents in each sequence, a ragged mask; sequences 1 and 5
-/// have no target at all.
-inline data::MicroBatch make_batch(int step, Index first, Index count, Index seq = kSeq) {
+/// Leaves of step `step`: random tokens, two documents in each sequence, a ragged mask; sequence `silent`
+/// has no target at all.
+inline data::MicroBatch make_batch(int step, Index first, Index count, Index seq = kSeq, Index silent = 5) {
   data::MicroBatch micro;
   micro.first_leaf = first;
   data::Batch& b = micro.batch;
@@ -55,7 +55,7 @@ inline data::MicroBatch make_batch(int step, Index first, Index count, Index seq
       const auto at = static_cast<std::uint64_t>(s * seq + t);
       const Index start = t < cut ? 0 : cut;
       b.tokens.push_back(static_cast<std::int32_t>(random.bits(2 * at) % 61));
-      const bool masked = s == 1 || s == 5 || t + 1 == cut || random.bits(2 * at + 1) % 4 == 0;
+      const bool masked = s == silent || t + 1 == cut || random.bits(2 * at + 1) % 4 == 0;
       b.targets.push_back(masked ? data::kIgnoredTarget
                                  : static_cast<std::int32_t>(random.bits(7000 + at) % 61));
       b.positions.push_back(narrow<std::int32_t>(t - start));
@@ -86,7 +86,8 @@ inline Outcome run(Config config, Index micro, double bucket_mb, int threads, co
     Index next = 0;
     const StepResult result = engine.train_step(step + 1, config.optim.lr, [&](data::MicroBatch& batch) {
       const LeafRange leaves = engine.share().of(next++);
-      batch = make_batch(step, leaves.begin, leaves.end - leaves.begin, config.data.seq);
+      batch = make_batch(step, leaves.begin, leaves.end - leaves.begin, config.data.seq,
+                         config.batch.global > 5 ? 5 : 1);
     });
     outcome.numbers.insert(outcome.numbers.end(), {result.loss, result.grad_norm});
   }

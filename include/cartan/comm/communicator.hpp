@@ -102,6 +102,9 @@ class Communicator {
   /// Every rank's slots[0] receives the canonical sum of all `count` elements; the other slots keep theirs.
   virtual device::Event all_reduce(const PartialSums& sums, device::Stream& stream) = 0;
 
+  /// values[i] = sum over ranks of their values[i], without overflow. Exact, whatever the order.
+  virtual device::Event sum_integers(std::span<std::int64_t> values, device::Stream& stream) = 0;
+
   /// The calls so far (a bounded ring of the latest), and totals.
   virtual std::vector<CallRecord> recent_calls() const = 0;
   virtual std::uint64_t calls() const = 0;
@@ -110,7 +113,7 @@ class Communicator {
   /// the way in which the data moved: the same in an imagined group. With n ranks: all_gather (n - 1) times
   /// this rank's part; all_to_all all but its own block; broadcast (n - 1) times the data at the root;
   /// reduce_scatter each node of its stack, less its own chunk; all_reduce that and (n - 1) times its chunk;
-  /// send the data.
+  /// send the data; sum_integers, which is for a few of them, nothing.
   virtual std::uint64_t bytes_sent() const = 0;
 };
 

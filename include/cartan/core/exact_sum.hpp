@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -13,6 +14,13 @@ namespace cartan {
 /// of 64, which leave room for carries.
 class ExactSum {
  public:
+  /// Of words().
+  static constexpr std::size_t kWordCount = 71;
+
+  ExactSum() = default;
+  /// From what words() gave, or a sum of such.
+  explicit ExactSum(std::span<const std::int64_t, kWordCount> words);
+
   void add(double x);
   ExactSum& operator+=(const ExactSum& other);
   /// The sum rounded to nearest; infinite or NaN as a sum in any order would be.
@@ -20,7 +28,7 @@ class ExactSum {
 
   /// The state as integers. Adding the words of several sums gives the words of their total (of up to 2^20
   /// sums).
-  std::span<std::int64_t> words();
+  std::span<std::int64_t, kWordCount> words();
 
  private:
   static constexpr int kDigitBits = 32;
@@ -29,6 +37,7 @@ class ExactSum {
   static constexpr std::int64_t kAddsBetweenCarries = std::int64_t{1} << 30;
 
   enum Special { kNan = kDigits, kPlusInfinity, kMinusInfinity, kWords };
+  static_assert(kWords == kWordCount);
   void carry();
 
   std::array<std::int64_t, kWords> words_{};

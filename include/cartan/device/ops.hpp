@@ -32,6 +32,19 @@ struct AdamWStep {
   float gradient_scale = 1;  ///< the gradient is multiplied by it first: 1 / tokens, clipping
 };
 
+/// How an update is decided on.
+struct UpdateRule {
+  double scale = 1;  ///< of the gradient: 1 / (targets * loss scale)
+  double clip = 0;   ///< the norm that is left of a larger one; 0: any
+};
+
+/// In device memory: what decide_update found, for adamw.
+struct UpdateDecision {
+  double norm = 0;              ///< of the scaled gradient
+  float gradient_scale = 0;     ///< the rule's scale, and clipping
+  std::int32_t is_applied = 0;  ///< 0: the norm is not finite
+};
+
 /// Floats in a block of square_sums; units start at multiples of it in flat buffers.
 inline constexpr Index kSumBlock = 1024;
 
@@ -146,13 +159,21 @@ class Ops {
                                     Vector row_loss, Matrix dlogits, float scale, Stream& stream) = 0;
 
   /// One AdamW update in one pass: master *= 1 - lr * weight_decay, then the moments, then the step.
-  /// `compute`, where given, receives the new master values in its dtype. All have the same size. Source:
-  /// Loshchilov and Hutter 2019, arXiv:1711.05101.
+  /// `compute`, where given, receives the new master values in its dtype. All have the same size. A decision,
+  /// where given, replaces step.gradient_scale; where it says that the update is not applied, the others keep
+  /// their values. Source: Loshchilov and Hutter 2019, arXiv:1711.05101.
   virtual void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
-                     const AdamWStep& step, Stream& stream) = 0;
+                     const AdamWStep& step, const UpdateDecision* decision, Stream& stream) = 0;
 
   /// sums[b] = sum of squares of x[b * kSumBlock ...), fp64, the last block may be short.
   virtual void square_sums(ConstVector x, std::span<double> sums, Stream& stream) = 0;
+  /// The words of ExactSum (core/exact_sum.hpp): those of the sum of all values, which adding over ranks
+  /// keeps exact.
+  virtual void exact_sum(std::span<const double> values, std::span<std::int64_t> words, Stream& stream) = 0;
+  /// From the words of the squares' sum: norm = scale * sqrt(sum), gradient_scale = scale * min(1, clip /
+  /// (norm + 1e-6)).
+  virtual void decide_update(std::span<const std::int64_t> words, const UpdateRule& rule,
+                             UpdateDecision* decision, Stream& stream) = 0;
 
   /// out = canonical tree sum: values[0], values[1], ... are pushed in order; before value i is pushed it is
   /// added to the merges[i] topmost ones (top + value). One value must remain. out may be any of the values.

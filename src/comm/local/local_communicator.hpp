@@ -40,6 +40,7 @@ class LocalCommunicator : public Communicator {
   device::Event reduce_scatter(const PartialSums& sums, std::vector<float*> stack,
                                device::Stream& stream) override;
   device::Event all_reduce(const PartialSums& sums, device::Stream& stream) override;
+  device::Event sum_integers(std::span<std::int64_t> values, device::Stream& stream) override;
 
   std::vector<CallRecord> recent_calls() const override { return recorder_.recent(); }
   std::uint64_t calls() const override { return recorder_.calls(); }

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "cartan/core/narrow.hpp"
 #include "comm/mpi/tags.hpp"
 #include "comm/traffic.hpp"
 
@@ -128,6 +129,17 @@ device::Event MpiCommunicator::receive(ByteView data, int peer, device::Stream& 
   return submit(stream, "receive", data.size(), 0, [=, this] {
     Requests requests(data_, "receive");
     requests.receive(data, peer, kTagPoint);
+    requests.wait();
+  });
+}
+
+device::Event MpiCommunicator::sum_integers(std::span<std::int64_t> values, device::Stream& stream) {
+  return submit(stream, "sum_integers", values.size_bytes(), 0, [=, this] {
+    Requests requests(data_, "sum_integers");
+    requests.collective([&](MPI_Request* request) {
+      return MPI_Iallreduce(MPI_IN_PLACE, values.data(), narrow<int>(values.size()), MPI_INT64_T, MPI_SUM,
+                            data_.comm, request);
+    });
     requests.wait();
   });
 }

@@ -38,6 +38,7 @@ class MpiCommunicator : public MpiGroup {
   device::Event reduce_scatter(const PartialSums& sums, std::vector<float*> stack,
                                device::Stream& stream) override;
   device::Event all_reduce(const PartialSums& sums, device::Stream& stream) override;
+  device::Event sum_integers(std::span<std::int64_t> values, device::Stream& stream) override;
 
  private:
   /// Runs on a stream's thread; notices a second stream.

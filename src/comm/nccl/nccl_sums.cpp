@@ -84,6 +84,16 @@ device::Event NcclCommunicator::all_reduce(const PartialSums& sums, device::Stre
                   });
 }
 
+device::Event NcclCommunicator::sum_integers(std::span<std::int64_t> values, device::Stream& stream) {
+  return recorded(
+      "sum_integers", values.size_bytes(), 0, stream, [&](const CallName& call, cudaStream_t native) {
+        if (size() == 1) return;
+        link().run(call, [&](ncclComm_t comm) {
+          return ncclAllReduce(values.data(), values.data(), values.size(), ncclInt64, ncclSum, comm, native);
+        });
+      });
+}
+
 void NcclCommunicator::sum_chunk(const CallName& call, const ReductionPlan& plan, const PartialSums& sums,
                                  std::span<float* const> stack, device::Stream& stream, cudaStream_t native) {
   CARTAN_ASSERT(stack.size() >= static_cast<std::size_t>(std::max(plan.depth_before, plan.depth_after)));

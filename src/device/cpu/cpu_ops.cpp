@@ -2,10 +2,13 @@
 // call.
 #include "device/cpu/cpu_ops.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
 #include "cartan/core/error.hpp"
+#include "cartan/core/exact_sum.hpp"
 #include "device/checks.hpp"
 #include "device/cpu/attention.hpp"
 #include "device/cpu/compression.hpp"
@@ -164,16 +167,36 @@ void CpuOps::cross_entropy_finish(ConstMatrix logits, std::span<const std::int32
 }
 
 void CpuOps::adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
-                   const AdamWStep& step, Stream& stream) {
+                   const AdamWStep& step, const UpdateDecision* decision, Stream& stream) {
   check::adamw(master, gradient, exp_avg, exp_avg_sq, compute);
   enqueue(stream, [=](const Context& c, Gemm&) {
-    cpu::adamw(c, master, gradient, exp_avg, exp_avg_sq, compute, step);
+    cpu::adamw(c, master, gradient, exp_avg, exp_avg_sq, compute, step, decision);
   });
 }
 
 void CpuOps::square_sums(ConstVector x, std::span<double> sums, Stream& stream) {
   check::square_sums(x, sums);
   enqueue(stream, [=](const Context& c, Gemm&) { cpu::square_sums(c, x, sums); });
+}
+
+void CpuOps::exact_sum(std::span<const double> values, std::span<std::int64_t> words, Stream& stream) {
+  check::exact_words("exact_sum", words);
+  enqueue(stream, [=](const Context&, Gemm&) {
+    ExactSum sum;
+    for (const double value : values) sum.add(value);
+    std::ranges::copy(sum.words(), words.begin());
+  });
+}
+
+void CpuOps::decide_update(std::span<const std::int64_t> words, const UpdateRule& rule,
+                           UpdateDecision* decision, Stream& stream) {
+  check::exact_words("decide_update", words);
+  enqueue(stream, [=](const Context&, Gemm&) {
+    const ExactSum squares(words.first<ExactSum::kWordCount>());
+    const double norm = rule.scale * std::sqrt(squares.value());
+    const double clipped = rule.clip > 0 ? std::min(1.0, rule.clip / (norm + 1e-6)) : 1.0;
+    *decision = {norm, static_cast<float>(rule.scale * clipped), std::isfinite(norm) ? 1 : 0};
+  });
 }
 
 void CpuOps::tree_sum(std::span<const float* const> values, std::span<const int> merges, float* out,

@@ -57,8 +57,11 @@ class CpuOps : public Ops {
                             ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
                             Vector row_loss, Matrix dlogits, float scale, Stream& stream) override;
   void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
-             const AdamWStep& step, Stream& stream) override;
+             const AdamWStep& step, const UpdateDecision* decision, Stream& stream) override;
   void square_sums(ConstVector x, std::span<double> sums, Stream& stream) override;
+  void exact_sum(std::span<const double> values, std::span<std::int64_t> words, Stream& stream) override;
+  void decide_update(std::span<const std::int64_t> words, const UpdateRule& rule, UpdateDecision* decision,
+                     Stream& stream) override;
   void tree_sum(std::span<const float* const> values, std::span<const int> merges, float* out, Index count,
                 Stream& stream) override;
   void sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out, Stream& stream) override;

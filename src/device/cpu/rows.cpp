@@ -202,7 +202,17 @@ void cross_entropy_finish(const Context& context, ConstMatrix logits, std::span<
 }
 
 void adamw(const Context& context, Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq,
-           Vector compute, const AdamWStep& step) {
+           Vector compute, const AdamWStep& given, const UpdateDecision* decision) {
+  AdamWStep step = given;
+  if (decision != nullptr) {
+    if (decision->is_applied == 0) {
+      if (compute.data != nullptr)
+        copy(context, as_matrix(master.data, DType::f32, 1, master.size),
+             as_matrix(compute.data, compute.dtype, 1, compute.size));
+      return;
+    }
+    step.gradient_scale = decision->gradient_scale;
+  }
   for_blocks(context, master.size, [&](Index begin, Index count) {
     adamw_block(static_cast<float*>(master.data) + begin, static_cast<const float*>(gradient.data) + begin,
                 static_cast<float*>(exp_avg.data) + begin, static_cast<float*>(exp_avg_sq.data) + begin,

@@ -32,7 +32,7 @@ void cross_entropy_finish(const Context& context, ConstMatrix logits, std::span<
                           Index first, ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
                           Vector row_loss, Matrix dlogits, float scale);
 void adamw(const Context& context, Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq,
-           Vector compute, const AdamWStep& step);
+           Vector compute, const AdamWStep& step, const UpdateDecision* decision);
 void square_sums(const Context& context, ConstVector x, std::span<double> sums);
 void tree_sum(const Context& context, std::span<const float* const> values, std::span<const int> merges,
               float* out, Index count);

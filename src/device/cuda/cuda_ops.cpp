@@ -6,6 +6,7 @@
 #include "kernels/attention.hpp"
 #include "kernels/compression.hpp"
 #include "kernels/cross_entropy.hpp"
+#include "kernels/decision.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/move.hpp"
 #include "kernels/norm.hpp"
@@ -174,9 +175,20 @@ void CudaOps::cross_entropy_finish(ConstMatrix logits, std::span<const std::int3
 }
 
 void CudaOps::adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
-                    const AdamWStep& step, Stream& stream) {
+                    const AdamWStep& step, const UpdateDecision* decision, Stream& stream) {
   check::adamw(master, gradient, exp_avg, exp_avg_sq, compute);
-  kernels::adamw(master, gradient, exp_avg, exp_avg_sq, compute, step, native(stream));
+  kernels::adamw(master, gradient, exp_avg, exp_avg_sq, compute, step, decision, native(stream));
+}
+
+void CudaOps::exact_sum(std::span<const double> values, std::span<std::int64_t> words, Stream& stream) {
+  check::exact_words("exact_sum", words);
+  kernels::exact_sum(values, words, native(stream));
+}
+
+void CudaOps::decide_update(std::span<const std::int64_t> words, const UpdateRule& rule,
+                            UpdateDecision* decision, Stream& stream) {
+  check::exact_words("decide_update", words);
+  kernels::decide_update(words, rule, decision, native(stream));
 }
 
 void CudaOps::square_sums(ConstVector x, std::span<double> sums, Stream& stream) {

@@ -107,13 +107,20 @@ class SimOps : public Ops {
     check::cross_entropy_finish(logits, targets, first, row_max, row_sum, target_logit, row_loss, dlogits);
   }
   void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
-             const AdamWStep&, Stream&) override {
+             const AdamWStep&, const UpdateDecision*, Stream&) override {
     check::adamw(master, gradient, exp_avg, exp_avg_sq, compute);
   }
   /// The sums are host memory and may be read: 0.
   void square_sums(ConstVector x, std::span<double> sums, Stream&) override {
     check::square_sums(x, sums);
     for (double& sum : sums) sum = 0;
+  }
+  void exact_sum(std::span<const double>, std::span<std::int64_t> words, Stream&) override {
+    check::exact_words("exact_sum", words);
+  }
+  void decide_update(std::span<const std::int64_t> words, const UpdateRule&, UpdateDecision*,
+                     Stream&) override {
+    check::exact_words("decide_update", words);
   }
   void tree_sum(std::span<const float* const> values, std::span<const int> merges, float*, Index count,
                 Stream&) override {
