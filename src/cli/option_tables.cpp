@@ -316,6 +316,12 @@ std::vector<Option> precision_options(train::PrecisionConfig& precision) {
        .target = &precision.reduce,
        .help = "gradients on the way to the ranks that sum them, in fp32; fp16 with precision.compute fp16",
        .words = {"fp32", "bf16", "fp16"}},
+      {.key = "precision.sum",
+       .target = &precision.sum,
+       .help =
+           "order in which gradients of ranks are added: canonical, the same bits on every mesh, or nccl's "
+           "own, with run.device cuda",
+       .words = {"canonical", "nccl"}},
       {.key = "precision.buffer",
        .target = &precision.buffer,
        .help = "values of the rotary tables are rounded to it",

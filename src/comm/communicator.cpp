@@ -15,6 +15,14 @@ LeafRange chunk_range(Index count, int rank, int size, int shard) {
   return {std::min(blocks.begin * device::kSumBlock, count), std::min(blocks.end * device::kSumBlock, count)};
 }
 
+device::Event Communicator::library_reduce_scatter(std::span<float>, int, device::Stream&) {
+  throw InternalError("{} has no library that sums", name());
+}
+
+device::Event Communicator::library_all_reduce(std::span<float>, device::Stream&) {
+  throw InternalError("{} has no library that sums", name());
+}
+
 int slots_for(const CanonicalTree& tree, int size) {
   return std::max(1, plan_reduction({tree.leaves(), {0, tree.leaves()}, 1, 0, size}).most_slots());
 }

@@ -41,6 +41,12 @@ std::uint64_t sent_by_all_reduce(const PartialSums& sums, int rank, int size) {
          sent_by_all_gather(bytes_of(own_chunk(sums, rank, size)), size);
 }
 
+std::uint64_t sent_by_library_sum(Index count, int rank, int size, int shard, bool to_all) {
+  const LeafRange chunk = chunk_range(count, rank, size, shard);
+  const std::uint64_t own = bytes_of(chunk.end - chunk.begin);
+  return bytes_of(count) - own + (to_all ? sent_by_all_gather(own, size) : 0);
+}
+
 int nodes_of_range(const CanonicalTree& tree, LeafRange leaves) {
   // From the left, each node is the widest that begins there and whose existing leaves are all in the range.
   int nodes = 0;

@@ -20,6 +20,9 @@ std::uint64_t sent_by_reduce_scatter(const PartialSums& sums, int rank, int size
 /// A reduce_scatter, and an all_gather of this rank's chunk.
 std::uint64_t sent_by_all_reduce(const PartialSums& sums, int rank, int size);
 
+/// All chunks of `count` elements but its own; to_all: and this rank's chunk to everyone else.
+std::uint64_t sent_by_library_sum(Index count, int rank, int size, int shard, bool to_all);
+
 /// Nodes on the stack of a holder of `leaves`: the size of CanonicalTree::stack_of_range, without building
 /// it.
 int nodes_of_range(const CanonicalTree& tree, LeafRange leaves);

@@ -27,9 +27,10 @@ GradientReducer::GradientReducer(FlatState& state, comm::Communicator& plane, co
       warmup_(options.hook.warmup) {
   const ExchangePlace place{state, plane, stream, CanonicalTree(options.global_batch), options.parts};
   const bool sends = plane.size() > 1;
-  sum_ = sends && options.wire != DType::f32
-             ? make_rounded_sum(place, options.wire, most_elements(state.layout(), bucket_elements_))
-             : make_canonical_sum(place);
+  if (sends && options.wire != DType::f32)
+    sum_ = make_rounded_sum(place, options.wire, most_elements(state.layout(), bucket_elements_));
+  else
+    sum_ = sends && options.library_sums ? make_library_sum(place) : make_canonical_sum(place);
   if (sends) hook_ = make_hook(options.hook, place);
 }
 

@@ -37,6 +37,8 @@ class GradientSum {
 
 /// In fp32, in canonical order.
 std::unique_ptr<GradientSum> make_canonical_sum(const ExchangePlace& place);
+/// In fp32, in the order of the GPUs' library.
+std::unique_ptr<GradientSum> make_library_sum(const ExchangePlace& place);
 /// Each rank's own sum is rounded to 16 bits and sent to the owner of its chunk, who adds the chunks up in
 /// fp32 in the order of ranks. all_reduce gathers fp32 sums. `most_elements`: of one call. Collective.
 std::unique_ptr<GradientSum> make_rounded_sum(const ExchangePlace& place, DType wire, Index most_elements);

@@ -28,8 +28,8 @@ BatchShare::BatchShare(const Config& config, bool is_transient, int holder)
       folds_(folds_of(leaves_)) {
   for (int other = 0; other < holders_; ++other)
     slots_ = std::max(slots_, slots_needed(folds_of(leaves_of(other))));
-  // Sums of rounded gradients simply run on.
-  if (!is_transient || config.precision.reduce != "fp32") return;
+  // Sums of rounded gradients, and those of a library, simply run on.
+  if (!is_transient || config.precision.reduce != "fp32" || config.precision.sum != "canonical") return;
   const CanonicalTree tree(global_);
   for (Index end = micro_ * holders_; end <= global_; end += micro_ * holders_)
     owned_slots_ = std::max(owned_slots_, narrow<int>(tree.stack_of_range(0, end).size()));

@@ -56,6 +56,16 @@ void check_exchange(const Config& config, Problems& problems) {
         "precision.reduce = fp16 overflows with precision.compute = {}, which has no loss scale: use "
         "precision.reduce bf16",
         precision.compute);
+  if (precision.sum != "canonical" && precision.sum != "nccl")
+    problems.add("precision.sum = {}: use canonical or nccl", precision.sum);
+  if (precision.sum == "nccl" && config.run.device != "cuda")
+    problems.add("precision.sum = nccl needs run.device = cuda: use precision.sum canonical on {}",
+                 config.run.device);
+  if (precision.sum == "nccl" && precision.reduce != "fp32")
+    problems.add(
+        "precision.sum = nccl adds fp32 gradients, those of precision.reduce = {} are added by their owners: "
+        "leave one of them away",
+        precision.reduce);
   const std::string& hook = config.hook.gradient;
   if (hook == "none") return;
   if (config.mesh.rows > 1)

@@ -83,7 +83,7 @@ struct Engine::State {
         reducer(flat, plane, replicas.get(),
                 {config.batch.global, config.mesh.context(),
                  static_cast<Index>(config.zero.bucket_mb * (1 << 20) / static_cast<double>(sizeof(float))),
-                 dtype_from_name(config.precision.reduce), config.hook},
+                 dtype_from_name(config.precision.reduce), config.hook, config.precision.sum == "nccl"},
                 communication_stream()),
         shared(flat, mesh, config.model.tied),
         replica_check(flat, plane, replicas.get(), shared),

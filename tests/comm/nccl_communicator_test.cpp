@@ -293,6 +293,27 @@ TEST_F(Nccl, ReductionsOnTwoStreamsUseTheRoomInTurn) {
   EXPECT_EQ(floats_of(b), std::vector<float>(5000, 10 * sum));
 }
 
+TEST_F(Nccl, SumsByTheLibraryAreThereForComparison) {
+  const auto comm = make(NcclUse::collectives);
+  const auto sum = static_cast<float>(size_ * (size_ + 1) / 2);  // small whole numbers: every order gives it
+  for (const std::size_t count :
+       {std::size_t{0}, std::size_t{1}, std::size_t{5000}, 1024 * static_cast<std::size_t>(size_)}) {
+    const auto all = numbers(count, static_cast<float>(rank_ + 1));
+    comm->library_all_reduce({all.as<float>(), count}, *stream_).wait();
+    EXPECT_EQ(floats_of(all), std::vector<float>(count, sum)) << count;
+    for (const int shard : {0, size_ % 2 == 0 ? 2 : size_}) {
+      const auto scattered = numbers(count, static_cast<float>(rank_ + 1));
+      const auto before = comm->bytes_sent();
+      comm->library_reduce_scatter({scattered.as<float>(), count}, shard, *stream_).wait();
+      std::vector<float> expected(count, static_cast<float>(rank_ + 1));
+      const LeafRange own = chunk_range(static_cast<Index>(count), rank_, size_, shard);
+      std::fill(expected.begin() + own.begin, expected.begin() + own.end, sum);
+      EXPECT_EQ(floats_of(scattered), expected) << count << ", shards of " << shard;
+      EXPECT_EQ(comm->bytes_sent() - before, 4 * (count - static_cast<std::size_t>(own.end - own.begin)));
+    }
+  }
+}
+
 TEST_F(Nccl, CallsAreTimedByTheGpu) {
   const auto comm = make(NcclUse::collectives);
   const auto data = numbers(8, 1.0f);

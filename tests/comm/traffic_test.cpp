@@ -137,6 +137,27 @@ TEST_P(Traffic, ReplicasOfShardsOwnTheirChunks) {
   expect_sums(sums, 1, comm_.rank() == 3 ? 1928 : 1024, kCount);
 }
 
+TEST_P(Traffic, SumsByTheLibraryCountAsIfTheyWereDirect) {
+  if (!is_on_gpu(GetParam())) GTEST_SKIP() << "MPI's sums are not used";
+  const auto data = operand(kCount);
+  const std::span<float> view(data.data(), data.size());
+  expect_sent(4 * (kCount - chunk()),
+              [&](Communicator& comm) { return comm.library_reduce_scatter(view, 0, *stream_); });
+  expect_sent(4 * (kCount - chunk()) + 4 * others() * chunk(),
+              [&](Communicator& comm) { return comm.library_all_reduce(view, *stream_); });
+  if (comm_.size() != 4) return;
+  expect_sent(4 * (kCount - (comm_.rank() == 3 ? 1928 : 1024)),
+              [&](Communicator& comm) { return comm.library_reduce_scatter(view, 2, *stream_); });
+}
+
+TEST_P(Traffic, OnlyGpusHaveALibraryThatSums) {
+  if (is_on_gpu(GetParam())) GTEST_SKIP() << "they have";
+  const auto data = operand(4);
+  const std::span<float> view(data.data(), data.size());
+  EXPECT_THROW(comm_.library_reduce_scatter(view, 0, *stream_), InternalError);
+  EXPECT_THROW(comm_.library_all_reduce(view, *stream_), InternalError);
+}
+
 CARTAN_EACH_WAY(Traffic);
 
 TEST(NodesOfRange, AreThoseOfTheStack) {

@@ -87,6 +87,7 @@ class BadOptions(harness.Case):
             ("pipeline.cut", "3,x"),
             ("precision.compute", "fp8"),
             ("precision.reduce", "fp8"),
+            ("precision.sum", "any"),
             ("precision.buffer", "fp64"),
             ("recompute.layers", "3-1"),
             ("recompute.layers", "0-99"),
@@ -147,6 +148,8 @@ class BadOptions(harness.Case):
             self.refuse_train({"hook.gradient": hook, "zero.stage": 2}, f"hook.gradient = {hook}", "zero.stage 0 or 1")
             self.refuse_train({"hook.gradient": hook, "mesh.tp-grid": "2x1"}, f"hook.gradient = {hook}", "mesh.tp-grid = 2x1", ranks=2)
             self.refuse_train({"hook.gradient": hook, "precision.compute": "fp16"}, f"hook.gradient = {hook}", "bf16")
+        self.refuse_train({"precision.sum": "nccl"}, "precision.sum = nccl", "needs run.device = cuda", "precision.sum canonical")
+        self.refuse_train({"precision.sum": "nccl", "precision.reduce": "bf16"}, "precision.sum = nccl", "adds fp32 gradients", "leave one of them away")
         self.refuse_train({"precision.reduce": "fp16"}, "precision.reduce = fp16", "precision.reduce bf16")
 
     def test_offloading_to_a_folder_that_does_not_exist(self):

@@ -19,6 +19,8 @@ const char* name_of(Verb verb) {
   switch (verb) {
     case Verb::all_reduce:
       return "ncclAllReduce";
+    case Verb::reduce:
+      return "ncclReduce";
     case Verb::broadcast:
       return "ncclBroadcast";
     case Verb::all_gather:
@@ -31,7 +33,8 @@ const char* name_of(Verb verb) {
 std::string text_of(const Call& call) {
   return std::string(name_of(call.verb)) + " of " + std::to_string(call.count) + " elements of type " +
          std::to_string(call.type) +
-         (call.verb == Verb::broadcast ? " from " + std::to_string(call.root) : "");
+         (call.verb == Verb::broadcast ? " from " + std::to_string(call.root) : "") +
+         (call.verb == Verb::reduce ? " to " + std::to_string(call.root) : "");
 }
 
 bool is_same(const Call& a, const Call& b) {
@@ -133,6 +136,9 @@ class Collective {
     switch (call_.verb) {
       case Verb::all_reduce:
         return reduce_from(0);
+      case Verb::reduce:
+        if (call_.root == communicator_->rank) reduce_from(0);
+        return;
       case Verb::reduce_scatter:
         return reduce_from(static_cast<std::size_t>(communicator_->rank) * call_.count);
       case Verb::broadcast:
@@ -186,17 +192,19 @@ ncclResult_t collective(Call call, const void* in, void* out, ncclComm_t handle,
 
   const int size = communicator->size, rank = communicator->rank;
   const bool gives = call.verb != Verb::broadcast || call.root == rank;
+  const bool gets = call.verb != Verb::reduce || call.root == rank;
   const std::size_t element = size_of(call.type);
   if (gives)
     if (const ncclResult_t fault = fault_in_range(name, in, count_in(call, size) * element);
         fault != ncclSuccess)
       return fail(fault);
-  if (const ncclResult_t fault = fault_in_range(name, out, count_out(call, size) * element);
-      fault != ncclSuccess)
-    return fail(fault);
+  if (gets)
+    if (const ncclResult_t fault = fault_in_range(name, out, count_out(call, size) * element);
+        fault != ncclSuccess)
+      return fail(fault);
   auto* const source = static_cast<const unsigned char*>(gives ? in : out);
   auto* const target = static_cast<unsigned char*>(out);
-  if (!is_well_placed(call, rank, size, source, target))
+  if (gets && !is_well_placed(call, rank, size, source, target))
     return fail(
         misuse(std::string(name) + ": input and output overlap, but not as in place", ncclInvalidArgument));
   if (call.count == 0) return ncclSuccess;
@@ -214,6 +222,11 @@ extern "C" {
 ncclResult_t ncclAllReduce(const void* in, void* out, std::size_t count, ncclDataType_t type,
                            ncclRedOp_t reduction, ncclComm_t communicator, cudaStream_t stream) {
   return collective({Verb::all_reduce, type, reduction, 0, count, 0}, in, out, communicator, stream);
+}
+
+ncclResult_t ncclReduce(const void* in, void* out, std::size_t count, ncclDataType_t type,
+                        ncclRedOp_t reduction, int root, ncclComm_t communicator, cudaStream_t stream) {
+  return collective({Verb::reduce, type, reduction, root, count, 0}, in, out, communicator, stream);
 }
 
 ncclResult_t ncclReduceScatter(const void* in, void* out, std::size_t count, ncclDataType_t type,

@@ -63,6 +63,31 @@ TEST_P(NcclErrors, RootsThatDifferAreFound) {
   expect_broken(made, array.data(), stream_);
 }
 
+TEST_P(NcclErrors, RootsOfReductionsThatDifferAreFound) {
+  const ncclComm_t made = make_world();
+  DeviceArray<float> array(std::vector<float>(1, 1.0f));
+  ncclReduce(array.data(), array.data(), 1, ncclFloat, ncclSum, rank_ == 0 ? 0 : 1, made, stream_);
+  synchronize();
+  EXPECT_FINDING("ncclReduce of 1 elements of type 7 to 1");
+  expect_broken(made, array.data(), stream_);
+}
+
+TEST_P(NcclErrors, ReductionsInTheWrongPlaceAreRefused) {
+  DeviceArray<float> array(std::vector<float>(static_cast<std::size_t>(kCount * size_), 1.0f));
+  const int other = (rank_ + 1) % size_;
+  EXPECT_EQ(ncclReduceScatter(array.data(), array.data() + other * kCount, kCount, ncclFloat, ncclSum,
+                              world(), stream_),
+            ncclInvalidArgument);
+  EXPECT_FINDING("overlap");
+  EXPECT_EQ(
+      ncclReduceScatter(array.data() + 1, array.data() + 1, kCount, ncclFloat, ncclSum, world(), stream_),
+      ncclInvalidArgument);
+  EXPECT_FINDING("not in one allocation");
+  EXPECT_EQ(ncclReduce(array.data(), nullptr, kCount, ncclFloat, ncclSum, rank_, world(), stream_),
+            ncclInvalidArgument);
+  EXPECT_FINDING("not in one allocation");
+}
+
 TEST_P(NcclErrors, MessagesThatDifferAreFoundOnBothSides) {
   const ncclComm_t made = make_world();
   DeviceArray<float> array(std::vector<float>(kCount, 1.0f));

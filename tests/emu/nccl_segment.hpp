@@ -12,7 +12,7 @@ namespace emu::nccl {
 
 inline constexpr int kMaxRanks = 64;
 
-enum class Verb : int { all_reduce, broadcast, all_gather, reduce_scatter };
+enum class Verb : int { all_reduce, reduce, broadcast, all_gather, reduce_scatter };
 
 /// A collective as one rank called it. All but the source has to be the same on all ranks.
 struct Call {

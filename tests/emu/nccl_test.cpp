@@ -43,6 +43,23 @@ TEST_P(Nccl, AllReduceSums) {
   EXPECT_NO_FINDINGS();
 }
 
+TEST_P(Nccl, ReduceSumsAtItsRoot) {
+  DeviceArray<float> in(some_of(rank_)), out(kCount);
+  const int root = size_ - 1;
+  float* const nowhere = nullptr;  // all that other ranks need
+  EXPECT_EQ(ncclReduce(in.data(), rank_ == root ? out.data() : nowhere, kCount, ncclFloat, ncclSum, root,
+                       world(), stream_),
+            ncclSuccess);
+  EXPECT_EQ(ncclReduce(in.data(), in.data(), kCount, ncclFloat, ncclSum, root, world(), stream_),
+            ncclSuccess);
+  synchronize();
+  EXPECT_EQ(in.host(), rank_ == root ? sum_of(size_) : some_of(rank_));
+  if (rank_ == root) {
+    EXPECT_EQ(out.host(), sum_of(size_));
+  }
+  EXPECT_NO_FINDINGS();
+}
+
 TEST_P(Nccl, SumsOfWholeNumbersAreExact) {
   const std::int64_t large = (std::int64_t{1} << 60) + 1 + rank_;
   DeviceArray<std::int64_t> array(std::vector<std::int64_t>(3, large));

@@ -2,8 +2,8 @@
 // counted by sim.
 //
 // The control plane (small, host memory, blocking) is for agreement; the data plane is ordered on a stream
-// and ends in an event. All are collective: every rank of the group calls them in the same order. Sums exist
-// only in canonical order (core/canonical_tree.hpp).
+// and ends in an event. All are collective: every rank of the group calls them in the same order. Sums
+// are in canonical order (core/canonical_tree.hpp), but for those that are called the library's.
 #pragma once
 
 #include <cstddef>
@@ -102,6 +102,12 @@ class Communicator {
   /// Every rank's slots[0] receives the canonical sum of all `count` elements; the other slots keep theirs.
   virtual device::Event all_reduce(const PartialSums& sums, device::Stream& stream) = 0;
 
+  /// The sum of `data`, equally long on every rank, as the library of the GPUs takes it: in an order of its
+  /// own, which may change with the ranks, the sizes and the machine. Each rank's chunk of its data
+  /// (chunk_range) becomes the sum, the rest stays; with library_all_reduce all of it. Throws InternalError
+  /// where there is no such library.
+  virtual device::Event library_reduce_scatter(std::span<float> data, int shard, device::Stream& stream);
+  virtual device::Event library_all_reduce(std::span<float> data, device::Stream& stream);
   /// values[i] = sum over ranks of their values[i], without overflow. Exact, whatever the order.
   virtual device::Event sum_integers(std::span<std::int64_t> values, device::Stream& stream) = 0;
 
@@ -113,7 +119,8 @@ class Communicator {
   /// the way in which the data moved: the same in an imagined group. With n ranks: all_gather (n - 1) times
   /// this rank's part; all_to_all all but its own block; broadcast (n - 1) times the data at the root;
   /// reduce_scatter each node of its stack, less its own chunk; all_reduce that and (n - 1) times its chunk;
-  /// send the data; sum_integers, which is for a few of them, nothing.
+  /// the library's as if the stack were the data; send the data; sum_integers, which is for a few of them,
+  /// nothing.
   virtual std::uint64_t bytes_sent() const = 0;
 };
 

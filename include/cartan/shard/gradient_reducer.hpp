@@ -20,8 +20,9 @@ struct ReducerOptions {
   Index global_batch = 1;  ///< leaves of the canonical tree
   int parts = 1;           ///< neighbours in the plane that compute parts of the same sequences
   Index bucket_elements = 1;
-  DType wire = DType::f32;  ///< of gradients on the way to their owners
-  HookConfig hook{};        ///< ZeRO stages 0 and 1 only
+  DType wire = DType::f32;    ///< of gradients on the way to their owners
+  HookConfig hook{};          ///< ZeRO stages 0 and 1 only
+  bool library_sums = false;  ///< in the order of the GPUs' library; then fp32 on the wire
 };
 
 class GradientSum;

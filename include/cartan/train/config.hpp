@@ -35,7 +35,8 @@ struct BatchConfig {
 };
 
 struct PrecisionConfig {
-  std::string compute = "fp32";  ///< fp32 | bf16 | fp16: parameters and activations in forward and backward
+  std::string compute = "fp32";   ///< fp32 | bf16 | fp16: parameters and activations in forward and backward
+  std::string sum = "canonical";  ///< canonical | nccl: the order in which ranks' gradients are added
   std::string reduce = "fp32";  ///< fp32 | bf16 | fp16: gradients on the way to their owners, who sum in fp32
   std::string buffer = "fp32";  ///< fp32 | bf16 | fp16: values of the rotary tables are rounded to it
   // Of fp16, which multiplies the loss by a scale; with the other types they have no effect.

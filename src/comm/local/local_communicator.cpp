@@ -140,6 +140,19 @@ device::Event LocalCommunicator::sum_integers(std::span<std::int64_t> values, de
   return stream.record();
 }
 
+device::Event LocalCommunicator::library_reduce_scatter(std::span<float> data, int shard,
+                                                        device::Stream& stream) {
+  const auto bytes = std::as_writable_bytes(data);
+  return copy("reduce_scatter", bytes, bytes,
+              sent_by_library_sum(std::ssize(data), rank_, size_, shard, false), stream);
+}
+
+device::Event LocalCommunicator::library_all_reduce(std::span<float> data, device::Stream& stream) {
+  const auto bytes = std::as_writable_bytes(data);
+  return copy("all_reduce", bytes, bytes, sent_by_library_sum(std::ssize(data), rank_, size_, 0, true),
+              stream);
+}
+
 device::Event LocalCommunicator::all_reduce(const PartialSums& sums, device::Stream& stream) {
   CARTAN_ASSERT(sums.tree != nullptr && !sums.slots.empty());
   const std::span slot(sums.slots[0], static_cast<std::size_t>(sums.count));

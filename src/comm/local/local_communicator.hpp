@@ -41,6 +41,8 @@ class LocalCommunicator : public Communicator {
                                device::Stream& stream) override;
   device::Event all_reduce(const PartialSums& sums, device::Stream& stream) override;
   device::Event sum_integers(std::span<std::int64_t> values, device::Stream& stream) override;
+  device::Event library_reduce_scatter(std::span<float> data, int shard, device::Stream& stream) override;
+  device::Event library_all_reduce(std::span<float> data, device::Stream& stream) override;
 
   std::vector<CallRecord> recent_calls() const override { return recorder_.recent(); }
   std::uint64_t calls() const override { return recorder_.calls(); }

@@ -1,6 +1,6 @@
 // A communicator over NCCL: the control plane is MPI's, the data plane runs on a GPU's streams. Sums are
 // taken in canonical order: every owner receives the other ranks' values of its chunk, in rounds that fit the
-// room, and folds them with its own by a kernel. Nothing rests on NCCL's own sums but those of integers.
+// room, and folds them with its own by a kernel. NCCL's own sums of floats are verbs apart.
 #pragma once
 
 #include <functional>
@@ -46,6 +46,8 @@ class NcclCommunicator : public MpiGroup {
                                device::Stream& stream) override;
   device::Event all_reduce(const PartialSums& sums, device::Stream& stream) override;
   device::Event sum_integers(std::span<std::int64_t> values, device::Stream& stream) override;
+  device::Event library_reduce_scatter(std::span<float> data, int shard, device::Stream& stream) override;
+  device::Event library_all_reduce(std::span<float> data, device::Stream& stream) override;
 
   std::vector<CallRecord> recent_calls() const override;
   double seconds() const override;

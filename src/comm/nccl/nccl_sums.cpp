@@ -94,6 +94,50 @@ device::Event NcclCommunicator::sum_integers(std::span<std::int64_t> values, dev
       });
 }
 
+device::Event NcclCommunicator::library_reduce_scatter(std::span<float> data, int shard,
+                                                       device::Stream& stream) {
+  const Index count = std::ssize(data);
+  const auto chunk_of = [&](int owner) { return chunk_range(count, owner, size(), shard); };
+  const Index each = length_of(chunk_of(0));
+  bool regular = true;
+  for (int owner = 0; owner < size(); ++owner) {
+    const LeafRange chunk = chunk_of(owner);
+    regular = regular && chunk.begin == owner * each && length_of(chunk) == each;
+  }
+  const auto sum = [&](ncclComm_t comm, cudaStream_t native) {
+    if (regular)
+      return ncclReduceScatter(data.data(), data.data() + rank() * each, narrow<std::size_t>(each),
+                               ncclFloat32, ncclSum, comm, native);
+    // A group of sums that end at one rank each is a scatter of unequal chunks.
+    ncclResult_t result = ncclSuccess;
+    for (int owner = 0; owner < size(); ++owner) {
+      const LeafRange chunk = chunk_of(owner);
+      float* const from = data.data() + chunk.begin;
+      if (length_of(chunk) > 0 && (result == ncclSuccess || result == ncclInProgress))
+        result = ncclReduce(from, from, narrow<std::size_t>(length_of(chunk)), ncclFloat32, ncclSum, owner,
+                            comm, native);
+    }
+    return result;
+  };
+  return recorded("reduce_scatter", data.size_bytes(),
+                  sent_by_library_sum(count, rank(), size(), shard, false), stream,
+                  [&](const CallName& call, cudaStream_t native) {
+                    if (size() == 1 || data.empty()) return;
+                    link().run(call, [&](ncclComm_t comm) { return sum(comm, native); });
+                  });
+}
+
+device::Event NcclCommunicator::library_all_reduce(std::span<float> data, device::Stream& stream) {
+  return recorded(
+      "all_reduce", data.size_bytes(), sent_by_library_sum(std::ssize(data), rank(), size(), 0, true), stream,
+      [&](const CallName& call, cudaStream_t native) {
+        if (size() == 1 || data.empty()) return;
+        link().run(call, [&](ncclComm_t comm) {
+          return ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat32, ncclSum, comm, native);
+        });
+      });
+}
+
 void NcclCommunicator::sum_chunk(const CallName& call, const ReductionPlan& plan, const PartialSums& sums,
                                  std::span<float* const> stack, device::Stream& stream, cudaStream_t native) {
   CARTAN_ASSERT(stack.size() >= static_cast<std::size_t>(std::max(plan.depth_before, plan.depth_after)));
