@@ -456,13 +456,19 @@ std::vector<Option> checkpoint_options(train::CheckpointConfig& checkpoint) {
 }
 
 std::vector<Option> watch_options(train::WatchConfig& watch) {
-  return {{.key = "watch.replicas",
-           .target = &watch.replicas,
-           .help =
-               "compare what several ranks hold of the parameters so often; a difference ends the run and "
+  return {
+      {.key = "watch.replicas",
+       .target = &watch.replicas,
+       .help = "compare what several ranks hold of the parameters so often; a difference ends the run and "
                "names tensor and rank; 0: never",
-           .unit = "steps",
-           .range = at_least(0)}};
+       .unit = "steps",
+       .range = at_least(0)},
+      {.key = "watch.timeout",
+       .target = &watch.timeout_s,
+       .help = "with run.device cuda: a call of NCCL that the GPU began so long ago ends the run, because "
+               "another rank hangs; 0: 600",
+       .unit = "s",
+       .range = at_least(0)}};
 }
 
 }  // namespace
@@ -491,11 +497,10 @@ std::vector<std::string> training_sections() {
 }
 
 std::optional<std::string> later_key(std::string_view key) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 5> later{{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 4> later{{
       {"model.from", "import of models"},
       {"lora.", "LoRA"},
       {"checkpoint.local-dir", "node-local checkpoints"},
-      {"watch.timeout", "watchdog"},
       {"watch.heartbeat", "watchdog"},
   }};
   for (const auto& [begin, what] : later) {

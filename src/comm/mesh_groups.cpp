@@ -90,7 +90,7 @@ Mesh::Mesh(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Mesh::Mesh(Mesh&&) noexcept = default;
 Mesh::~Mesh() = default;
 
-Mesh::Mesh(Session& session, const MeshShape& shape, device::DeviceKind device)
+Mesh::Mesh(Session& session, const MeshShape& shape, device::DeviceKind device, const MeshWatch& watch)
     : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.session = true;
@@ -100,8 +100,16 @@ Mesh::Mesh(Session& session, const MeshShape& shape, device::DeviceKind device)
   const std::array<int, 4> extents = s.shape.extents(), periods{};
   MPI_Comm raw = MPI_COMM_NULL;
   check(MPI_Cart_create(MPI_COMM_WORLD, 4, extents.data(), periods.data(), 0, &raw), "world", "set-up");
-  if (device == device::DeviceKind::cuda)
-    s.nccl = make_nccl_groups({.room_bytes = s.shape.size() > 1 ? ReductionRoom::kBytes : 0});
+  if (device == device::DeviceKind::cuda) {
+    NcclOptions options;
+    options.call_timeout_s = watch.timeout_s;
+    options.grace_s = watch.grace_s;
+    if (s.shape.size() > 1)
+      options.watch_interval_s = watch.interval_s;
+    else
+      options.room_bytes = 0;
+    s.nccl = make_nccl_groups(options);
+  }
   s.world = s.over_mpi(raw, "world", nullptr, NcclUse::on_demand);
   s.make_axes();
 }

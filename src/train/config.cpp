@@ -119,6 +119,11 @@ void check_run(const Config& config, Problems& problems) {
   check_zero(config, problems);
   if (config.watch.replicas < 0)
     problems.add("watch.replicas = {}: must not be negative", config.watch.replicas);
+  if (!(config.watch.timeout_s >= 0))
+    problems.add("watch.timeout = {}: must not be negative", config.watch.timeout_s);
+  if (config.watch.timeout_s > 0 && run.device != "cuda")
+    problems.add("watch.timeout = {} is for calls of NCCL: leave it away with run.device = {}",
+                 config.watch.timeout_s, run.device);
   if (config.tensor.chunks < 1) problems.add("tensor.chunks = {}: must be at least 1", config.tensor.chunks);
 }
 

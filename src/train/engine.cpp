@@ -239,6 +239,7 @@ struct Engine::State {
   StepLosses losses;
   std::vector<data::MicroBatch> kept;  ///< for diagnosis
   FoldPlan tied_plan;
+  comm::AbandonOnFailure abandon{mesh};  // the last: the others wait for the device when they go
 };
 
 namespace {
@@ -348,9 +349,10 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   result.applied = std::isfinite(result.grad_norm);
   if (s.scales_loss()) {
     result.applied = s.scaler.update(!result.applied);
-  } else {
+  } else if (!std::isfinite(result.loss) || !result.applied) {
+    s.mesh.poll();  // a connection that broke leaves garbage behind
     if (!std::isfinite(result.loss)) s.diagnose_loss(update);
-    if (!result.applied) s.throw_nonfinite_gradient(update);
+    s.throw_nonfinite_gradient(update);
   }
   result.times.optimizer = seconds_since(begin);
   return result;

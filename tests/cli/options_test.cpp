@@ -276,8 +276,8 @@ TEST(Options, AnUnknownPresetIsNamedWithThePresetsThatExist) {
 
 TEST(Options, KeysOfLaterVersionsAreRefusedAsSuch) {
   const TemporaryDirectory directory;
-  for (const char* key : {"model.from", "lora.rank", "lora.alpha", "lora.targets", "watch.timeout",
-                          "watch.heartbeat", "checkpoint.local-dir"}) {
+  for (const char* key :
+       {"model.from", "lora.rank", "lora.alpha", "lora.targets", "watch.heartbeat", "checkpoint.local-dir"}) {
     const auto is_refused = HasSubstr(std::string(key) + ": this version of cartan has no ");
     EXPECT_THAT(failure_of(train_spec(), {std::string("--") + key, "1"}), fails(78, is_refused));
     const std::string file = directory.file("a.ini", std::string(key) + " = 1\n");

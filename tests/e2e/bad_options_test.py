@@ -150,6 +150,7 @@ class BadOptions(harness.Case):
             self.refuse_train({"hook.gradient": hook, "precision.compute": "fp16"}, f"hook.gradient = {hook}", "bf16")
         self.refuse_train({"precision.sum": "nccl"}, "precision.sum = nccl", "needs run.device = cuda", "precision.sum canonical")
         self.refuse_train({"precision.sum": "nccl", "precision.reduce": "bf16"}, "precision.sum = nccl", "adds fp32 gradients", "leave one of them away")
+        self.refuse_train({"watch.timeout": 5}, "watch.timeout = 5", "is for calls of NCCL", "run.device = cpu")
         self.refuse_train({"precision.reduce": "fp16"}, "precision.reduce = fp16", "precision.reduce bf16")
 
     def test_offloading_to_a_folder_that_does_not_exist(self):
@@ -163,7 +164,7 @@ class BadOptions(harness.Case):
             self.refuse_train({"run.device": "cuda"}, "run.device = cuda", "use run.device = cpu", code=ENVIRONMENT, ranks=ranks)
 
     def test_keys_of_later_versions(self):
-        for key in ("lora.rank", "recompute.policy", "watch.timeout"):
+        for key in ("lora.rank", "recompute.policy", "watch.heartbeat"):
             self.refuse_train({key: 1}, key)
 
     def test_several_mistakes_are_said_together(self):

@@ -45,4 +45,12 @@ std::string plane_name(const MeshCoordinate& at);
 /// "pp 1 x dp 4 x cp 1 x tp 1", "pp 1 x dp 1 x cp 1 x tp 4 (2x2)".
 std::string to_string(const MeshShape& shape);
 
+/// How the groups of a mesh on GPUs are watched. A failure that NCCL notices, and a call that takes too long,
+/// end every wait of the rank for the GPU: what is called next throws PeerError or what fits.
+struct MeshWatch {
+  double interval_s = 0.1;  ///< between two looks of a thread; 0: nobody looks
+  double timeout_s = 0;     ///< for a call on the GPU, from its beginning there; 0: as long as it takes
+  double grace_s = 10;  ///< after a failure, for the rank to end by the exception; then its process is ended
+};
+
 }  // namespace cartan::comm

@@ -1,6 +1,7 @@
 // The communicators of one rank of a mesh.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -21,7 +22,8 @@ class Mesh {
  public:
   /// On cuda the groups work over NCCL, on the GPU that is current in the calling thread: a device made
   /// before sees to that. One device at a time.
-  Mesh(Session& session, const MeshShape& shape, device::DeviceKind device = device::DeviceKind::cpu);
+  Mesh(Session& session, const MeshShape& shape, device::DeviceKind device = device::DeviceKind::cpu,
+       const MeshWatch& watch = {});
   /// What a rank of such a mesh would have, without any peers: for sim.
   static Mesh imagined(const MeshShape& shape, int rank);
   /// One rank, without MPI.
@@ -59,6 +61,22 @@ class Mesh {
   struct State;
   explicit Mesh(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
+};
+
+/// Abandons a mesh when it goes away because of an exception. To be destroyed before whatever waits for the
+/// GPU in its destructor, and would wait there for peers that no longer come.
+class AbandonOnFailure {
+ public:
+  explicit AbandonOnFailure(Mesh& mesh) : mesh_(mesh) {}
+  AbandonOnFailure(const AbandonOnFailure&) = delete;
+  AbandonOnFailure& operator=(const AbandonOnFailure&) = delete;
+  ~AbandonOnFailure() {
+    if (std::uncaught_exceptions() > before_) mesh_.abandon();
+  }
+
+ private:
+  Mesh& mesh_;
+  int before_ = std::uncaught_exceptions();
 };
 
 }  // namespace cartan::comm

@@ -90,6 +90,9 @@ struct CheckpointConfig {
 
 struct WatchConfig {
   Index replicas = 1000;  ///< steps between comparisons of what several ranks hold; 0: never
+  double timeout_s = 0;   ///< watch.timeout: for a call of NCCL, once the GPU has begun it; 0: ten minutes
+
+  comm::MeshWatch of_mesh() const { return {.timeout_s = timeout_s > 0 ? timeout_s : 600}; }
 };
 
 struct Config {

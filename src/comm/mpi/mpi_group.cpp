@@ -26,6 +26,7 @@ MpiGroup::MpiGroup(CommHandle comm, const std::string& name, const MpiOptions& o
       force_messages_(options.force_messages),
       control_{comm_.get(), name, options.spin, options.max_message_bytes},
       recorder_(options.totals) {
+  control_.check_health = options.check_health;
   prepare(raw(), name);
   check(MPI_Comm_rank(raw(), &rank_), name, "set-up");
   check(MPI_Comm_size(raw(), &size_), name, "set-up");

@@ -2,6 +2,7 @@
 // memory. MPI and NCCL move the data of such a group.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,7 +23,9 @@ struct MpiOptions {
   std::size_t max_message_bytes = std::size_t{1} << 30;
   std::size_t window_bytes = std::size_t{16} << 20;  ///< of received values that a reduction holds
   std::size_t staging_bytes = std::size_t{1} << 20;  ///< of a rank, in its node's shared memory
-  std::shared_ptr<TrafficTotals> totals{};           ///< to which the communicator's traffic is added
+  /// Called while a rank waits in the control plane; throws where there is nothing to wait for any more.
+  std::function<void()> check_health{};
+  std::shared_ptr<TrafficTotals> totals{};  ///< to which the communicator's traffic is added
 };
 
 class MpiGroup : public Communicator {
@@ -53,6 +56,7 @@ class MpiGroup : public Communicator {
 
   const NodeLayout& layout() const { return layout_; }
   Recorder& recorder() { return recorder_; }
+  const Recorder& recorder() const { return recorder_; }
   void require_peer(int peer) const;
 
  private:

@@ -41,6 +41,7 @@ void Requests::wait() {
   std::vector<MPI_Status> statuses(requests_.size());
   int done = 0;
   while (true) {
+    check_health();
     const int code = MPI_Testall(narrow<int>(requests_.size()), requests_.data(), &done, statuses.data());
     if (code == MPI_ERR_IN_STATUS) {
       for (std::size_t i = 0; i < statuses.size(); ++i) {

@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <atomic>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,12 +22,15 @@ struct MessageContext {
   bool spin = true;                                      ///< see Backoff
   std::size_t max_message_bytes = std::size_t{1} << 30;  ///< longer payloads are cut: MPI counts are int
   std::atomic<std::uint64_t>* between_nodes = nullptr;   ///< counts what is sent to other nodes
-  int rank = -1, ranks_per_node = 1;  ///< that tell them; by default every peer is on another node
+  int rank = -1, ranks_per_node = 1;     ///< that tell them; by default every peer is on another node
+  std::function<void()> check_health{};  ///< see MpiOptions
 };
 
 class Requests {
  public:
-  Requests(const MessageContext& context, std::string_view verb) : context_(context), verb_(verb) {}
+  Requests(const MessageContext& context, std::string_view verb) : context_(context), verb_(verb) {
+    check_health();
+  }
   Requests(const Requests&) = delete;
   Requests& operator=(const Requests&) = delete;
 
@@ -47,6 +51,9 @@ class Requests {
  private:
   void add(MPI_Request request, int peer);
   void check_code(int code, int peer) const;
+  void check_health() const {
+    if (context_.check_health) context_.check_health();
+  }
 
   const MessageContext& context_;
   std::string_view verb_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cartan/core/clock.hpp"
 #include "comm/nccl/check.hpp"
 
 namespace cartan::comm {
@@ -22,7 +23,7 @@ CallClock::~CallClock() {
 void CallClock::begin(std::uint64_t sequence, cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
   if (open_.size() >= kMostOpen) read_locked();
-  open_.push_back({sequence, record(stream), nullptr});
+  open_.push_back({sequence, record(stream), nullptr, {}});
 }
 
 void CallClock::end(cudaStream_t stream) {
@@ -33,6 +34,16 @@ void CallClock::end(cudaStream_t stream) {
 void CallClock::read() {
   const std::lock_guard lock(mutex_);
   read_locked();
+}
+
+std::optional<std::uint64_t> CallClock::overdue(double seconds) {
+  const std::lock_guard lock(mutex_);
+  read_locked();
+  for (Call& call : open_) {
+    if (!call.seen && cudaEventQuery(call.begin) == cudaSuccess) call.seen = Clock::now();
+    if (call.seen && seconds_since(*call.seen) > seconds) return call.sequence;
+  }
+  return std::nullopt;
 }
 
 void CallClock::read_locked() {

@@ -4,7 +4,9 @@
 
 #include <nccl.h>
 
+#include <chrono>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "comm/recorder.hpp"
@@ -25,11 +27,14 @@ class CallClock {
   void end(cudaStream_t stream);
   /// Closes the calls that are over, with how long they took.
   void read();
+  /// The oldest call that the GPU began so long ago, as far as this was asked, and that is not over. Reads.
+  std::optional<std::uint64_t> overdue(double seconds);
 
  private:
   struct Call {
     std::uint64_t sequence;
     cudaEvent_t begin, end;
+    std::optional<std::chrono::steady_clock::time_point> seen{};  ///< when it was first found begun
   };
   cudaEvent_t record(cudaStream_t stream);
   void read_locked();

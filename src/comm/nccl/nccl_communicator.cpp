@@ -4,6 +4,7 @@
 #include "cartan/device/cuda_stream.hpp"
 #include "comm/mpi/check.hpp"
 #include "comm/nccl/check.hpp"
+#include "comm/nccl/watchdog.hpp"
 #include "comm/traffic.hpp"
 
 namespace cartan::comm {
@@ -13,13 +14,19 @@ namespace {
 /// until then. Eight move some 100 GB/s.
 constexpr int kMessageBlocks = 8;
 
+/// Of a communicator of the mesh: waits for MPI end too when another one fails.
+MpiOptions with_health(MpiOptions options, const std::shared_ptr<FirstFailure>& failure) {
+  options.check_health = [failure] { failure->check(); };
+  return options;
+}
+
 bool is_fine(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(CommHandle comm, const std::string& name, const MpiOptions& options,
                                    Shared shared, int most_blocks)
-    : MpiGroup(std::move(comm), name, options),
+    : MpiGroup(std::move(comm), name, with_health(options, shared.failure)),
       options_(options),
       shared_(std::move(shared)),
       most_blocks_(most_blocks),
@@ -31,7 +38,8 @@ NcclCommunicator::~NcclCommunicator() { shared_.registry->remove(this); }
 
 void NcclCommunicator::connect() {
   if (size() == 1 || link_ != nullptr) return;
-  auto made = std::make_shared<NcclLink>(*this, LinkOptions{shared_.connect_timeout_s, most_blocks_});
+  auto made = std::make_shared<NcclLink>(
+      *this, LinkOptions{shared_.connect_timeout_s, most_blocks_, shared_.failure});
   const std::lock_guard lock(mutex_);
   link_ = std::move(made);
 }
@@ -57,10 +65,12 @@ void NcclCommunicator::connect_ring(int step) {
           "set-up");
     if (raw == MPI_COMM_NULL) continue;
     Neighbour& neighbour = is_next ? next_ : previous_;
-    neighbour.peer = is_next ? next : previous;
-    neighbour.pair = std::make_unique<NcclCommunicator>(
+    auto made = std::make_unique<NcclCommunicator>(
         CommHandle(raw), fmt::format("pair {} of {}", pair, name()), options, shared_, kMessageBlocks);
-    neighbour.pair->connect();
+    made->connect();
+    const std::lock_guard lock(mutex_);
+    neighbour.peer = is_next ? next : previous;
+    neighbour.pair = std::move(made);
   }
 }
 
@@ -92,22 +102,42 @@ double NcclCommunicator::seconds() const {
   return MpiGroup::seconds();
 }
 
+std::vector<std::shared_ptr<NcclLink>> NcclCommunicator::links() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<NcclLink>> found;
+  if (link_ != nullptr) found.push_back(link_);
+  for (const Neighbour* neighbour : {&next_, &previous_}) {
+    if (neighbour->pair == nullptr) continue;
+    for (auto& link : neighbour->pair->links()) found.push_back(std::move(link));
+  }
+  return found;
+}
+
+CallName NcclCommunicator::name_of(std::uint64_t sequence) const {
+  for (const CallRecord& call : recorder().recent())
+    if (call.sequence == sequence) return {call.verb, sequence};
+  return {"call", sequence};
+}
+
+CallName NcclCommunicator::oldest_call() const {
+  for (const CallRecord& call : recent_calls())
+    if (!call.done) return {call.verb, call.sequence};
+  return {"no call", calls()};
+}
+
 void NcclCommunicator::poll() {
-  std::shared_ptr<NcclLink> link;
-  {
-    const std::lock_guard lock(mutex_);
-    link = link_;
+  for (const std::shared_ptr<NcclLink>& link : links()) {
+    const ncclResult_t found = link->state();
+    if (!is_fine(found)) link->check(found, oldest_call());
   }
-  if (link == nullptr) return;
-  const ncclResult_t found = link->state();
-  if (is_fine(found)) return;
-  CallName oldest{"no call", calls()};
-  for (const CallRecord& call : recent_calls()) {
-    if (call.done) continue;
-    oldest = {call.verb, call.sequence};
-    break;
-  }
-  link->check(found, oldest);
+  if (shared_.call_timeout_s <= 0) return;
+  const auto overdue = clock_.overdue(shared_.call_timeout_s);
+  if (!overdue) return;
+  throw PeerError(
+      "{} #{} on {}, rank {} of {}, is not over after {} s (watch.timeout): another rank hangs or is gone, "
+      "or "
+      "the network is stuck; NCCL_DEBUG=INFO tells more",
+      name_of(*overdue).verb, *overdue, name(), rank(), size(), shared_.call_timeout_s);
 }
 
 void NcclCommunicator::abort() noexcept {
@@ -261,8 +291,16 @@ namespace {
 class NcclGroupsOfMesh final : public NcclGroups {
  public:
   explicit NcclGroupsOfMesh(const NcclOptions& options)
-      : shared_{options.connect_timeout_s, std::make_shared<ReductionRoom>(options.room_bytes),
-                std::make_shared<NcclRegistry>()} {}
+      : shared_{options.connect_timeout_s, options.call_timeout_s,
+                std::make_shared<ReductionRoom>(options.room_bytes), std::make_shared<NcclRegistry>(),
+                std::make_shared<FirstFailure>()} {
+    if (options.watch_interval_s <= 0) return;
+    WatchdogOptions watch{options.watch_interval_s, options.grace_s, 0};
+    check(cudaGetDevice(&watch.gpu), "cudaGetDevice");
+    watchdog_ = std::make_unique<Watchdog>(Watchdog::Duties{[this] { poll(); }, [this] { abort(); },
+                                                            options.give_up ? options.give_up : end_process},
+                                           shared_.failure, watch);
+  }
 
   std::unique_ptr<Communicator> make(CommHandle comm, const std::string& name, const MpiOptions& options,
                                      NcclUse use, int step) override {
@@ -272,6 +310,7 @@ class NcclGroupsOfMesh final : public NcclGroups {
     return made;
   }
   void poll() override {
+    shared_.failure->check();
     shared_.registry->for_each([](NcclCommunicator& communicator) { communicator.poll(); });
   }
   void abort() noexcept override {
@@ -283,6 +322,7 @@ class NcclGroupsOfMesh final : public NcclGroups {
 
  private:
   NcclCommunicator::Shared shared_;
+  std::unique_ptr<Watchdog> watchdog_;  // the last: its thread uses the others
 };
 
 }  // namespace

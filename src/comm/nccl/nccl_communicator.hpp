@@ -18,9 +18,10 @@ class NcclCommunicator : public MpiGroup {
  public:
   /// What the communicators of a mesh share.
   struct Shared {
-    double connect_timeout_s = 120;
+    double connect_timeout_s = 120, call_timeout_s = 0;
     std::shared_ptr<ReductionRoom> room;
     std::shared_ptr<NcclRegistry> registry;
+    std::shared_ptr<FirstFailure> failure;
   };
 
   /// most_blocks: see LinkOptions.
@@ -53,6 +54,7 @@ class NcclCommunicator : public MpiGroup {
   double seconds() const override;
 
   void read_clock() { clock_.read(); }
+  /// Throws what NCCL noticed, or if a call takes too long.
   void poll();
   void abort() noexcept;
 
@@ -71,6 +73,11 @@ class NcclCommunicator : public MpiGroup {
   /// Notes the call, and how long the work takes that is enqueued.
   device::Event recorded(std::string_view verb, std::size_t bytes, std::uint64_t sent, device::Stream& stream,
                          const Work& work);
+  /// What is connected, in the ring too.
+  std::vector<std::shared_ptr<NcclLink>> links() const;
+  /// Of the oldest call that is not over; of call `sequence`.
+  CallName oldest_call() const;
+  CallName name_of(std::uint64_t sequence) const;
   /// Connected if need be.
   NcclLink& link();
   Message message_with(const Neighbour& neighbour, int peer);
@@ -87,7 +94,7 @@ class NcclCommunicator : public MpiGroup {
   MpiOptions options_;
   Shared shared_;
   int most_blocks_;
-  mutable std::mutex mutex_;        // of link_, which other threads look at
+  mutable std::mutex mutex_;        // of link_, next_ and previous_, which other threads look at
   std::shared_ptr<NcclLink> link_;  // shared with the memory that is registered there
   Neighbour next_, previous_;
   mutable CallClock clock_;

@@ -2,6 +2,8 @@
 // functions, which refuse.
 #pragma once
 
+#include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -14,6 +16,10 @@ namespace cartan::comm {
 struct NcclOptions {
   std::size_t room_bytes = ReductionRoom::kBytes;  ///< 0 where no group has several ranks
   double connect_timeout_s = 120;
+  double call_timeout_s = 0;    ///< from when the GPU begins a call to its end; 0: as long as it takes
+  double watch_interval_s = 0;  ///< a thread polls so often, and aborts all where it finds a failure; 0: none
+  double grace_s = 10;          ///< after which it ends a process whose main thread did not
+  std::function<void(std::exception_ptr)> give_up{};  ///< how; none: MPI_Abort
 };
 
 /// What a communicator is for; where it has several ranks, this much of it is connected when it is made.
@@ -32,8 +38,8 @@ class NcclGroups {
   /// end. The groups outlive it.
   virtual std::unique_ptr<Communicator> make(CommHandle comm, const std::string& name,
                                              const MpiOptions& options, NcclUse use, int step = 1) = 0;
-  /// Throws where NCCL noticed a failure on a communicator: names it, the call and the rank. Any thread may
-  /// ask.
+  /// Throws where NCCL noticed a failure on a communicator, or a call takes too long: names it, the call and
+  /// the rank. Any thread may ask.
   virtual void poll() = 0;
   /// Ends all that is under way on this rank's GPU; no call succeeds afterwards. Any thread may call it.
   virtual void abort() noexcept = 0;

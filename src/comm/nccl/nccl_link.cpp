@@ -18,7 +18,8 @@ void pause() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
 }  // namespace
 
 NcclLink::NcclLink(MpiGroup& group, const LinkOptions& options)
-    : where_(fmt::format("{}, rank {} of {}", group.name(), group.rank(), group.size())) {
+    : where_(fmt::format("{}, rank {} of {}", group.name(), group.rank(), group.size())),
+      failure_(options.failure) {
   ncclUniqueId id{};
   all_or_none(group, fmt::format("making an NCCL id for {}", group.name()), [&] {
     if (group.rank() == 0) comm::check(ncclGetUniqueId(&id), "ncclGetUniqueId for " + where_);
@@ -44,6 +45,7 @@ void NcclLink::connect(const ncclUniqueId& id, const MpiGroup& group, const Link
   const auto begin = Clock::now();
   ncclResult_t now = ncclCommInitRankConfig(&handle_, group.size(), id, group.rank(), &config);
   while (now == ncclInProgress) {
+    failure_->check();
     if (seconds_since(begin) > options.connect_timeout_s)
       throw EnvironmentError(
           "{}: not all ranks were there within {} s; NCCL_DEBUG=INFO tells who is missing, and "
@@ -108,6 +110,7 @@ void NcclLink::check(ncclResult_t result, const CallName& call) const {
 }
 
 void NcclLink::require_open(const CallName& call) const {
+  failure_->check();
   if (is_aborted_)
     throw PeerError("{} #{} on {}: the group was given up after a failure", call.verb, call.sequence, where_);
 }
@@ -115,9 +118,11 @@ void NcclLink::require_open(const CallName& call) const {
 void NcclLink::settle(const CallName& call) {
   ncclResult_t now = ncclInProgress;
   while ((now = state()) == ncclInProgress) pause();
+  {
+    const std::lock_guard lock(mutex_);
+    require_open(call);
+  }
   check(now, call);
-  const std::lock_guard lock(mutex_);
-  require_open(call);
 }
 
 }  // namespace cartan::comm

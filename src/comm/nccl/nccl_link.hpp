@@ -8,6 +8,7 @@
 #include <string>
 
 #include "comm/mpi/mpi_group.hpp"
+#include "comm/nccl/first_failure.hpp"
 
 namespace cartan::comm {
 
@@ -21,6 +22,7 @@ struct LinkOptions {
   double connect_timeout_s = 120;
   /// Thread blocks that a call may occupy while it waits for its peers; 0: as many as NCCL likes.
   int most_blocks = 0;
+  std::shared_ptr<const FirstFailure> failure{};  ///< of all communicators; ends what waits here
 };
 
 class NcclLink {
@@ -66,6 +68,7 @@ class NcclLink {
   void settle(const CallName& call);
 
   std::string where_;  ///< "tp[pp=0,dp=1,cp=0], rank 1 of 4"
+  std::shared_ptr<const FirstFailure> failure_;
   std::mutex mutex_;
   ncclComm_t handle_ = nullptr;
   bool is_aborted_ = false;
