@@ -2,6 +2,8 @@
 // Ranges here are those of a single value; what depends on several is checked by train::resolve().
 #include "cli/option_tables.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -471,6 +473,20 @@ std::vector<Option> watch_options(train::WatchConfig& watch) {
        .range = at_least(0)}};
 }
 
+std::vector<Option> nccl_options(comm::NcclConfig& nccl) {
+  std::vector<Option> options;
+  for (std::size_t i = 0; i < comm::kNcclKeys; ++i) {
+    const comm::NcclKey& key = comm::nccl_keys()[i];
+    options.push_back({.key = fmt::format("nccl.{}", key.key),
+                       .target = &nccl.values[i],
+                       .help = fmt::format("{}: {}", key.variable, key.help),
+                       .value_name = key.low < key.high ? "N" : "",
+                       .words = {key.words.begin(), key.words.end()},
+                       .may_be_empty = true});
+  }
+  return options;
+}
+
 }  // namespace
 
 std::vector<Option> config_options(train::Config& config) {
@@ -481,7 +497,7 @@ std::vector<Option> config_options(train::Config& config) {
         pipeline_options(config.pipeline), tensor_options(config.tensor), context_options(config.context),
         recompute_options(config.recompute), precision_options(config.precision), hook_options(config.hook),
         optim_options(config.optim), schedule_options(config.schedule), checkpoint_options(config.checkpoint),
-        watch_options(config.watch)})
+        watch_options(config.watch), nccl_options(config.nccl)})
     all.insert(all.end(), section.begin(), section.end());
   return all;
 }

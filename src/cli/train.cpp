@@ -28,7 +28,8 @@ class Train : public Command {
     resolve(parsed, session->world_size());
     if (parsed.config.run.threads == 0) parsed.config.run.threads = session->threads_of_rank();
     const auto device = train::make_run_device(parsed.config, *session);
-    comm::Mesh mesh(*session, parsed.config.mesh, device->kind(), parsed.config.watch.of_mesh());
+    comm::Mesh mesh(*session, parsed.config.mesh, device->kind(),
+                    {parsed.config.watch.of_mesh(), parsed.config.nccl});
     return static_cast<int>(
         train::run_training(parsed.config, to_ini(parsed.config, parsed.sources), *session, mesh, *device));
   }

@@ -112,7 +112,8 @@ class Verify : public Command {
     resolve(parsed, session->world_size());
     if (parsed.config.run.threads == 0) parsed.config.run.threads = session->threads_of_rank();
     const auto device = train::make_run_device(parsed.config, *session);
-    comm::Mesh mesh(*session, parsed.config.mesh, device->kind(), parsed.config.watch.of_mesh());
+    comm::Mesh mesh(*session, parsed.config.mesh, device->kind(),
+                    {parsed.config.watch.of_mesh(), parsed.config.nccl});
     const train::Verification verification = verify(parsed, *session, mesh, *device);
     comm::all_or_none(mesh.world(), "the comparison with one rank", [&] {
       if (session->rank() == 0) report(verification);

@@ -76,8 +76,9 @@ struct Mesh::State {
 
   bool session = false, imagined = false;
   MpiOptions options;
-  std::shared_ptr<ReductionRoom> room;  // of imagined GPUs
-  std::unique_ptr<NcclGroups> nccl;     // on GPUs
+  std::shared_ptr<ReductionRoom> room;                // of imagined GPUs
+  std::unique_ptr<NcclEnvironment> nccl_environment;  // on GPUs
+  std::unique_ptr<NcclGroups> nccl;                   // so too
   MeshShape shape;
   MeshCoordinate coordinate;
   std::unique_ptr<Communicator> world;
@@ -90,7 +91,8 @@ Mesh::Mesh(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Mesh::Mesh(Mesh&&) noexcept = default;
 Mesh::~Mesh() = default;
 
-Mesh::Mesh(Session& session, const MeshShape& shape, device::DeviceKind device, const MeshWatch& watch)
+Mesh::Mesh(Session& session, const MeshShape& shape, device::DeviceKind device,
+           const MeshOptions& mesh_options)
     : state_(std::make_unique<State>()) {
   State& s = *state_;
   s.session = true;
@@ -101,6 +103,8 @@ Mesh::Mesh(Session& session, const MeshShape& shape, device::DeviceKind device, 
   MPI_Comm raw = MPI_COMM_NULL;
   check(MPI_Cart_create(MPI_COMM_WORLD, 4, extents.data(), periods.data(), 0, &raw), "world", "set-up");
   if (device == device::DeviceKind::cuda) {
+    const MeshWatch& watch = mesh_options.watch;
+    s.nccl_environment = std::make_unique<NcclEnvironment>(mesh_options.nccl);
     NcclOptions options;
     options.call_timeout_s = watch.timeout_s;
     options.grace_s = watch.grace_s;
@@ -142,6 +146,11 @@ Traffic Mesh::traffic(Axis axis) const {
   if (state_->nccl != nullptr) state_->nccl->read_clocks();
   const TrafficTotals& totals = *state_->totals.at(static_cast<std::size_t>(axis));
   return {totals.bytes_sent, totals.seconds};
+}
+
+std::vector<NcclSetting> Mesh::nccl_settings() const {
+  return state_->nccl_environment == nullptr ? std::vector<NcclSetting>{}
+                                             : state_->nccl_environment->settings();
 }
 
 void Mesh::poll() {

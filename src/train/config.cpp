@@ -119,6 +119,7 @@ void check_run(const Config& config, Problems& problems) {
   check_zero(config, problems);
   if (config.watch.replicas < 0)
     problems.add("watch.replicas = {}: must not be negative", config.watch.replicas);
+  comm::check(config.nccl, problems);
   if (!(config.watch.timeout_s >= 0))
     problems.add("watch.timeout = {}: must not be negative", config.watch.timeout_s);
   if (config.watch.timeout_s > 0 && run.device != "cuda")

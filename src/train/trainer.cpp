@@ -361,6 +361,8 @@ ExitCode Run::execute() {
   comm::all_or_none(mesh_.world(), "opening the files of run.dir", [&] {
     if (!speaks()) return;
     write_file_atomically(dir_ / "config.ini", config_ini_);  // not before the checkpoint was found to fit
+    if (device_.kind() == device::DeviceKind::cuda)
+      write_file_atomically(dir_ / "nccl.env", comm::to_text(mesh_.nccl_settings()));
     metrics.emplace(dir_, state_.step);
   });
   Progress progress(state_.step + 1, config_.run.steps, config_.run.log_every,

@@ -43,7 +43,8 @@ int run(int argc, char** argv) {
     const auto device = device::make_device(device::DeviceKind::cuda, {});
     const std::string_view what = argc > 1 ? argv[1] : "";
     const double timeout_s = what == "stop" ? 1 : 0;
-    Mesh mesh(session, {}, device->kind(), {.interval_s = 0.05, .timeout_s = timeout_s, .grace_s = 1});
+    Mesh mesh(session, {}, device->kind(),
+              {.watch = {.interval_s = 0.05, .timeout_s = timeout_s, .grace_s = 1}});
     exchange(mesh, *device, what);
     return 0;
   } catch (const Error& error) {

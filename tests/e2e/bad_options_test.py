@@ -150,6 +150,8 @@ class BadOptions(harness.Case):
             self.refuse_train({"hook.gradient": hook, "precision.compute": "fp16"}, f"hook.gradient = {hook}", "bf16")
         self.refuse_train({"precision.sum": "nccl"}, "precision.sum = nccl", "needs run.device = cuda", "precision.sum canonical")
         self.refuse_train({"precision.sum": "nccl", "precision.reduce": "bf16"}, "precision.sum = nccl", "adds fp32 gradients", "leave one of them away")
+        self.refuse_train({"nccl.ib-timeout": 23}, "nccl.ib-timeout = 23", "1 to 22")
+        self.refuse_train({"nccl.ib-disable": "yes"}, "nccl.ib-disable = yes", "one of 0, 1")
         self.refuse_train({"watch.timeout": 5}, "watch.timeout = 5", "is for calls of NCCL", "run.device = cpu")
         self.refuse_train({"precision.reduce": "fp16"}, "precision.reduce = fp16", "precision.reduce bf16")
 

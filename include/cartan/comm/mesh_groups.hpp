@@ -4,8 +4,10 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cartan/comm/mesh.hpp"
+#include "cartan/comm/nccl_environment.hpp"
 #include "cartan/comm/session.hpp"
 
 namespace cartan::comm {
@@ -16,6 +18,12 @@ struct Traffic {
   double seconds = 0;
 };
 
+struct MeshOptions {
+  // Of a mesh on GPUs.
+  MeshWatch watch{};
+  NcclConfig nccl{};
+};
+
 /// Over MPI: made by MPI_Cart_create over (pp, dp, cp, tp) and MPI_Cart_sub; everything that makes or
 /// destroys groups is then collective over those it is made from.
 class Mesh {
@@ -23,7 +31,7 @@ class Mesh {
   /// On cuda the groups work over NCCL, on the GPU that is current in the calling thread: a device made
   /// before sees to that. One device at a time.
   Mesh(Session& session, const MeshShape& shape, device::DeviceKind device = device::DeviceKind::cpu,
-       const MeshWatch& watch = {});
+       const MeshOptions& options = {});
   /// What a rank of such a mesh would have, without any peers: for sim.
   static Mesh imagined(const MeshShape& shape, int rank);
   /// One rank, without MPI.
@@ -39,6 +47,9 @@ class Mesh {
   Communicator& data_plane();
   /// So far, in an axis and the groups made from it; the data plane counts as dp.
   Traffic traffic(Axis axis) const;
+
+  /// On cuda: what NCCL is told by its variables, and who said so.
+  std::vector<NcclSetting> nccl_settings() const;
 
   /// Throws where a library noticed by itself that a call of this rank failed, on any communicator of the
   /// mesh: names it, the call and the rank. Any thread may ask.

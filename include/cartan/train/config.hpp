@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cartan/comm/mesh.hpp"
+#include "cartan/comm/nccl_environment.hpp"
 #include "cartan/data/config.hpp"
 #include "cartan/model/config.hpp"
 #include "cartan/optim/config.hpp"
@@ -112,6 +113,7 @@ struct Config {
   optim::ScheduleConfig schedule;
   CheckpointConfig checkpoint;
   WatchConfig watch;
+  comm::NcclConfig nccl;
 };
 
 /// Derives what is left to derive (vocabulary, mesh.dp, batch.micro) and checks all of it for `world_size`
