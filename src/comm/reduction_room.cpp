@@ -7,9 +7,10 @@ namespace cartan::comm {
 std::shared_ptr<ReductionRoom::Place> ReductionRoom::on(device::Device& device) {
   std::shared_ptr<Place> place = held();
   if (place == nullptr) {
-    place =
-        std::make_shared<Place>(Place{device, device.allocate(size_bytes_, device::MemoryKind::communication,
-                                                              "what ranks send to be summed")});
+    constexpr auto kKind = device::MemoryKind::communication;
+    constexpr std::string_view kLabel = "what ranks send to be summed";
+    place = std::make_shared<Place>(Place{device, allocate_ ? allocate_(device, size_bytes_, kKind, kLabel)
+                                                            : device.allocate(size_bytes_, kKind, kLabel)});
     place_ = place;
   }
   if (&place->device != &device)

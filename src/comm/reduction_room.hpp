@@ -2,7 +2,9 @@
 // and its size depends on nothing, so that sim counts the same.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "cartan/device/device.hpp"
 
@@ -21,7 +23,12 @@ class ReductionRoom {
     device::Event free{};  ///< the last reduction is done with it
   };
 
-  explicit ReductionRoom(std::size_t size_bytes) : size_bytes_(size_bytes) {}
+  /// Memory of a kind of its own; none: the device's.
+  using Allocate = std::function<device::Buffer(device::Device&, std::size_t size_bytes, device::MemoryKind,
+                                                std::string_view label)>;
+
+  explicit ReductionRoom(std::size_t size_bytes, Allocate allocate = {})
+      : size_bytes_(size_bytes), allocate_(std::move(allocate)) {}
 
   /// The room on `device`, booked as communication there, for as long as somebody holds it. Throws
   /// InternalError while it is held on another device.
@@ -31,6 +38,7 @@ class ReductionRoom {
 
  private:
   std::size_t size_bytes_;
+  Allocate allocate_;
   std::weak_ptr<Place> place_;
 };
 

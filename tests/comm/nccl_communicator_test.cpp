@@ -246,10 +246,31 @@ TEST_F(Nccl, ExchangeMemoryMayOutliveItsGroup) {
 }
 
 TEST_F(Nccl, PlainMemoryServesWhereNcclHasNone) {
-  const auto comm = make(NcclUse::collectives);
-  emu::config.failure = {"ncclMemAlloc", 1};
-  const auto buffer = comm->allocate_exchange(gpu(), 400, MemoryKind::gradients, "gradients");
-  EXPECT_EQ(floats_of(buffer), std::vector<float>(100, 0.0f));
+  // The room for sums is the first that is asked for.
+  for (const int number : {1, 2}) {
+    const auto comm = make(NcclUse::collectives);
+    emu::config.failure = {"ncclMemAlloc", number};
+    const auto buffer = comm->allocate_exchange(gpu(), 400, MemoryKind::gradients, "gradients");
+    EXPECT_EQ(floats_of(buffer), std::vector<float>(100, 0.0f));
+    const CanonicalTree tree(size_);
+    comm->all_reduce({&tree, {buffer.as<float>()}, 100}, *stream_).wait();
+  }
+}
+
+TEST_F(Nccl, WhatIsRegisteredIsFreedInAnyOrder) {
+  const auto one = make(NcclUse::collectives);
+  auto two = groups_->make(duplicate(MPI_COMM_WORLD, "other"), "other", {}, NcclUse::collectives);
+  device::Buffer a = one->allocate_exchange(gpu(), 400, MemoryKind::gradients, "a"),
+                 b = two->allocate_exchange(gpu(), 400, MemoryKind::gradients, "b");
+  a.reset();  // the room stays
+  const CanonicalTree tree(size_);
+  two->all_reduce({&tree, {b.as<float>()}, 100}, *stream_).wait();
+  two.reset();
+  EXPECT_EQ(floats_of(b), std::vector<float>(100, 0.0f));
+  b.reset();
+  if (!is_alone()) {
+    EXPECT_THROW(one->all_reduce({&tree, {nullptr}, 100}, *stream_), InternalError) << "the room went";
+  }
 }
 
 TEST_F(Nccl, MemoryThatOneGpuLacksIsReportedByEveryRank) {

@@ -4,6 +4,7 @@
 #include "cartan/device/cuda_stream.hpp"
 #include "comm/mpi/check.hpp"
 #include "comm/nccl/check.hpp"
+#include "comm/nccl/nccl_memory.hpp"
 #include "comm/nccl/watchdog.hpp"
 #include "comm/traffic.hpp"
 
@@ -152,19 +153,13 @@ device::Buffer NcclCommunicator::allocate_exchange(device::Device& device, std::
   device::Buffer buffer;
   const auto allocate = [&] {
     std::shared_ptr<ReductionRoom::Place> place = shared_.room->on(device);
-    void* data = nullptr;
-    // Memory that NCCL can map for peers; where the driver has none, plain memory serves.
-    if (size() > 1 && size_bytes > 0 && ncclMemAlloc(&data, size_bytes) == ncclSuccess) {
-      void* const registration = link().register_memory(data, size_bytes);
-      buffer = {data, size_bytes, kind, device.ledger(),
-                [registration, link = std::weak_ptr<NcclLink>(link_)](void* memory) {
-                  cudaDeviceSynchronize();
-                  if (const auto alive = link.lock()) alive->deregister(registration);
-                  ncclMemFree(memory);
-                }};
-    } else {
-      cudaGetLastError();  // a refusal does not stick
+    if (size() == 1) {
       buffer = device.allocate(size_bytes, kind, label);
+    } else {
+      // Sums go from here to the peers' rooms: both are registered.
+      const auto registered = std::make_shared<Registrations>(link_);
+      buffer = allocate_mappable(device, size_bytes, kind, label, registered);
+      if (!registered->is_empty()) registered->add(place->memory.data(), place->memory.size_bytes());
     }
     buffer.keep(std::move(place));
     if (size_bytes == 0) return;
@@ -292,8 +287,12 @@ class NcclGroupsOfMesh final : public NcclGroups {
  public:
   explicit NcclGroupsOfMesh(const NcclOptions& options)
       : shared_{options.connect_timeout_s, options.call_timeout_s,
-                std::make_shared<ReductionRoom>(options.room_bytes), std::make_shared<NcclRegistry>(),
-                std::make_shared<FirstFailure>()} {
+                std::make_shared<ReductionRoom>(options.room_bytes,
+                                                [](device::Device& device, std::size_t size_bytes,
+                                                   device::MemoryKind kind, std::string_view label) {
+                                                  return allocate_mappable(device, size_bytes, kind, label);
+                                                }),
+                std::make_shared<NcclRegistry>(), std::make_shared<FirstFailure>()} {
     if (options.watch_interval_s <= 0) return;
     WatchdogOptions watch{options.watch_interval_s, options.grace_s, 0};
     check(cudaGetDevice(&watch.gpu), "cudaGetDevice");
