@@ -14,12 +14,14 @@ struct DTypeInfo {
   std::string_view name;
 };
 
-constexpr std::array<DTypeInfo, 6> kDTypes{{{DType::f32, 4, "fp32"},
+constexpr std::array<DTypeInfo, 8> kDTypes{{{DType::f32, 4, "fp32"},
                                             {DType::bf16, 2, "bf16"},
                                             {DType::f16, 2, "fp16"},
                                             {DType::f64, 8, "fp64"},
                                             {DType::i32, 4, "int32"},
-                                            {DType::i64, 8, "int64"}}};
+                                            {DType::i64, 8, "int64"},
+                                            {DType::e4m3, 1, "fp8 (e4m3)"},
+                                            {DType::e5m2, 1, "fp8 (e5m2)"}}};
 
 const DTypeInfo& info(DType dtype) { return kDTypes.at(static_cast<std::size_t>(dtype)); }
 

@@ -1,8 +1,22 @@
 // One table of conditions for all devices.
 #include "device/checks.hpp"
 
+#include <cstdint>
+
 #include "cartan/core/error.hpp"
 #include "cartan/core/exact_sum.hpp"
+
+namespace cartan::device {
+
+bool fits_fp8(Index length, Index n, Index k, const GradientView& dw) {
+  constexpr Index kMultiple = 16, kFloats = 4;
+  // A piece of a wgrad on cuda has at least so many rows.
+  constexpr Index kMostCols = Index{1} << 18;
+  return length > 0 && n > 0 && k > 0 && length % kMultiple == 0 && n % kMultiple == 0 &&
+         k % kMultiple == 0 && k <= kMostCols && dw.offset % kFloats == 0;
+}
+
+}  // namespace cartan::device
 
 namespace cartan::device::check {
 namespace {
@@ -83,6 +97,24 @@ void attention_operands(const char* op, const AttentionShape& shape, const Const
   same(op, "number of document starts", static_cast<Index>(document_start.size()), q_rows);
 }
 
+/// In a type that operations compute in, or codes with a factor.
+void operand(const char* op, const char* what, const ConstMatrix& m, Index rows, Index cols, DType codes) {
+  if (!has_8_bits(m.dtype)) return matrix(op, what, m, rows, cols);
+  same_type(op, what, m.dtype, codes);
+  if (m.rows != rows || m.cols != cols || m.stride < m.cols || m.factor == nullptr)
+    throw InternalError("{}: {} is {} x {} (stride {}), expected {} x {} codes and their factor", op, what,
+                        m.rows, m.cols, m.stride, rows, cols);
+}
+
+/// Neither factor has 8 bits, or both have and the shape allows it.
+void both_in_8_bits(const char* op, const ConstMatrix& a, const ConstMatrix& b, Index length, Index n,
+                    Index k, const GradientView& dw) {
+  if (has_8_bits(a.dtype) != has_8_bits(b.dtype))
+    throw InternalError("{}: the factors are {} and {}", op, name_of(a.dtype), name_of(b.dtype));
+  if (has_8_bits(a.dtype) && !fits_fp8(length, n, k, dw))
+    throw InternalError("{}: no product in 8 bits of sequences of {} with [{}, {}]", op, length, n, k);
+}
+
 }  // namespace
 
 void embedding_forward(std::span<const std::int32_t> ids, const ConstMatrix& table, Index first,
@@ -134,30 +166,61 @@ void rmsnorm_backward(const ConstMatrix& x, const ConstVector& weight, const Con
   if (dweight) gradient(op, dweight, shape);
 }
 
+void to_fp8(const ConstMatrix& x, const Matrix& codes, bool transposed, const Fp8Scale& scale) {
+  const char* op = "to_fp8";
+  same_type(op, "x", x.dtype, DType::bf16);
+  const Index rows = transposed ? x.cols : x.rows, cols = transposed ? x.rows : x.cols;
+  if (!has_8_bits(codes.dtype) || codes.rows != rows || codes.cols != cols || codes.stride < cols)
+    throw InternalError("{}: codes are {} x {} (stride {}) of {}, expected {} x {} of 8 bits", op, codes.rows,
+                        codes.cols, codes.stride, name_of(codes.dtype), rows, cols);
+  constexpr Index kMultiple = 16;
+  if (rows % kMultiple != 0 || cols % kMultiple != 0 || codes.stride % kMultiple != 0 ||
+      reinterpret_cast<std::uintptr_t>(codes.data) % kMultiple != 0)
+    throw InternalError("{}: {} x {} codes (stride {}), expected multiples of {}", op, rows, cols,
+                        codes.stride, kMultiple);
+  if (scale.scale == nullptr || scale.amax == nullptr) throw InternalError("{}: there is no scale", op);
+}
+
 void linear_forward(const ConstMatrix& x, const ConstMatrix& w, const ConstVector& bias, const Matrix& y,
                     SequenceShape shape) {
   const char* op = "linear_forward";
-  matrix(op, "x", x, shape.tokens(), w.cols);
-  matrix(op, "w", w, w.rows, x.cols);
+  operand(op, "x", x, shape.tokens(), w.cols, DType::e4m3);
+  operand(op, "w", w, w.rows, x.cols, DType::e4m3);
   matrix(op, "y", y, x.rows, w.rows);
   if (bias.data != nullptr) same(op, "size of bias", bias.size, w.rows);
+  both_in_8_bits(op, x, w, shape.length, w.rows, w.cols, {});
 }
 
 void linear_backward_input(const ConstMatrix& dy, const ConstMatrix& w, const Matrix& dx,
                            SequenceShape shape) {
   const char* op = "linear_backward_input";
-  matrix(op, "dy", dy, shape.tokens(), w.rows);
-  matrix(op, "w", w, dy.cols, w.cols);
-  matrix(op, "dx", dx, dy.rows, w.cols);
+  const bool has_codes = has_8_bits(w.dtype);
+  const Index n = has_codes ? w.cols : w.rows, k = has_codes ? w.rows : w.cols;
+  operand(op, "dy", dy, shape.tokens(), n, DType::e5m2);
+  operand(op, "w", w, w.rows, w.cols, DType::e4m3);
+  matrix(op, "dx", dx, dy.rows, k);
+  both_in_8_bits(op, dy, w, shape.length, n, k, {});
 }
 
 void linear_backward_weight(const ConstMatrix& dy, const ConstMatrix& x, SequenceShape shape,
                             const GradientView& dw, const GradientView& dbias) {
   const char* op = "linear_backward_weight";
-  matrix(op, "dy", dy, shape.tokens(), dy.cols);
-  matrix(op, "x", x, shape.tokens(), x.cols);
+  if (has_8_bits(dy.dtype)) {
+    operand(op, "dy", dy, dy.rows, shape.tokens(), DType::e5m2);
+    operand(op, "x", x, x.rows, shape.tokens(), DType::e4m3);
+    if (dbias) throw InternalError("{}: a bias has its gradient from codes", op);
+  } else {
+    matrix(op, "dy", dy, shape.tokens(), dy.cols);
+    matrix(op, "x", x, shape.tokens(), x.cols);
+  }
+  both_in_8_bits(op, dy, x, shape.length, dy.rows, x.rows, dw);
   gradient(op, dw, shape);
   if (dbias) gradient(op, dbias, shape);
+}
+
+void column_sums(const ConstMatrix& dy, SequenceShape shape, const GradientView& dbias) {
+  matrix("column_sums", "dy", dy, shape.tokens(), dy.cols);
+  gradient("column_sums", dbias, shape);
 }
 
 void rope(const Matrix& x, Index head_dim, std::span<const std::int32_t> positions,

@@ -15,12 +15,14 @@ void rmsnorm_forward(const ConstMatrix& x, const ConstVector& weight, const Matr
 void rmsnorm_backward(const ConstMatrix& x, const ConstVector& weight, const ConstVector& inv_rms,
                       const ConstMatrix& dy, const Matrix& dx, SequenceShape shape,
                       const GradientView& dweight);
+void to_fp8(const ConstMatrix& x, const Matrix& codes, bool transposed, const Fp8Scale& scale);
 void linear_forward(const ConstMatrix& x, const ConstMatrix& w, const ConstVector& bias, const Matrix& y,
                     SequenceShape shape);
 void linear_backward_input(const ConstMatrix& dy, const ConstMatrix& w, const Matrix& dx,
                            SequenceShape shape);
 void linear_backward_weight(const ConstMatrix& dy, const ConstMatrix& x, SequenceShape shape,
                             const GradientView& dw, const GradientView& dbias);
+void column_sums(const ConstMatrix& dy, SequenceShape shape, const GradientView& dbias);
 void rope(const Matrix& x, Index head_dim, std::span<const std::int32_t> positions,
           const ConstMatrix& cosines, const ConstMatrix& sines);
 void attention_forward(const AttentionShape& shape, const ConstMatrix& q, const ConstMatrix& k,

@@ -72,6 +72,9 @@ Hid hdf5_type(DType dtype) {
       return small_float(5, 10, 15);
     case DType::bf16:
       return small_float(8, 7, 127);
+    case DType::e4m3:
+    case DType::e5m2:
+      break;
   }
   throw InternalError("dtype {} has no form in HDF5", static_cast<int>(dtype));
 }

@@ -147,7 +147,10 @@ std::vector<float> SafetensorsFile::floats(const std::string& name) const {
         values[i] = static_cast<float>(load<std::int64_t>(t.bytes, i));
         break;
       case DType::f16:
-        throw DataError("{}: tensor {} is fp16, which is not converted", path_.string(), name);
+      case DType::e4m3:
+      case DType::e5m2:
+        throw DataError("{}: tensor {} is {}, which is not converted", path_.string(), name,
+                        name_of(t.dtype));
     }
   }
   return values;

@@ -22,6 +22,28 @@ std::uint64_t extent(const MatrixLayout& layout) {
   return (static_cast<std::uint64_t>(steps) + layout.rows) * size_of(layout.type);
 }
 
+// The manual, "8-bit floating point data types usage": A transposed and B not, addresses and leading
+// dimensions at multiples of 16 bytes, M and K multiples of 16; N is held to the same here, as the matrix is
+// B of another product.
+const char* fault_in_8_bits(const Matmul& product) {
+  const MatrixLayout &a = product.a, &b = product.b, &d = product.d;
+  if (!has_8_bits(a.type) || !has_8_bits(b.type)) return "one factor has 8 bits, the other one has not";
+  if (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) return "not both factors may be e5m2";
+  if (d.type != CUDA_R_16BF && d.type != CUDA_R_32F)
+    return "D of 8-bit factors must be bf16 or fp32 (fp16 and 8 bits are not emulated)";
+  if (product.description.transposes_a != CUBLAS_OP_T || product.description.transposes_b != CUBLAS_OP_N)
+    return "8-bit factors must be A transposed and B not";
+  if (d.rows % 16 != 0 || d.cols % 16 != 0 || product.depth() % 16 != 0)
+    return "a dimension of a product of 8-bit factors is no multiple of 16";
+  for (const MatrixLayout* layout : {&a, &b, &d})
+    if (static_cast<std::uint64_t>(layout->leading) * size_of(layout->type) % 16 != 0)
+      return "a leading dimension of a product of 8-bit factors is no multiple of 16 bytes";
+  if (product.description.fast_accumulation != 0) return "sums with fewer bits are not emulated";
+  if (product.has_bias() && product.bias_type() != CUDA_R_16BF)
+    return "the bias of a product of 8-bit factors must be bf16";
+  return nullptr;
+}
+
 }  // namespace
 
 int alignment_of(const void* data) {
@@ -32,8 +54,12 @@ const char* fault_in(const Matmul& product) {
   const MatrixLayout &a = product.a, &b = product.b, &c = product.c, &d = product.d;
   if (product.description.compute != CUBLAS_COMPUTE_32F || product.description.scale != CUDA_R_32F)
     return "only sums in fp32 are emulated";
-  if (size_of(a.type) == 0 || a.type != b.type) return "A and B must both be fp32, bf16 or fp16";
-  if (d.type != a.type && d.type != CUDA_R_32F) return "D must have the factors' type or fp32";
+  const bool in_8_bits = has_8_bits(a.type) || has_8_bits(b.type);
+  if (!in_8_bits && (size_of(a.type) == 0 || a.type != b.type))
+    return "A and B must both be fp32, bf16 or fp16";
+  if (!in_8_bits && d.type != a.type && d.type != CUDA_R_32F) return "D must have the factors' type or fp32";
+  if (!in_8_bits && (product.description.scale_a != nullptr || product.description.scale_b != nullptr))
+    return "only 8-bit factors have scales";
   if (c.type != d.type) return "C must have D's type";
   for (const MatrixLayout* layout : {&a, &b, &c, &d}) {
     if (layout->rows == 0 || layout->cols == 0) return "a matrix is empty";
@@ -52,6 +78,7 @@ const char* fault_in(const Matmul& product) {
     return "the products of a batch overlap";
   if (product.description.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !product.has_bias())
     return "only the epilogues DEFAULT and BIAS are emulated";
+  if (in_8_bits) return fault_in_8_bits(product);
   if (product.has_bias() && product.bias_type() != d.type) return "the bias must have D's type";
   return nullptr;
 }
@@ -76,6 +103,9 @@ const char* mismatch(const Matmul& product, const MatmulAlgorithm& algorithm) {
 
 const char* misalignment(const MatmulCall& call) {
   const MatmulAlgorithm& promised = call.algorithm;
+  if (has_8_bits(call.a.type) && !(is_aligned(call.a_data, call.a, 4) && is_aligned(call.b_data, call.b, 4) &&
+                                   is_aligned(call.c_data, call.c, 4) && is_aligned(call.d_data, call.d, 4)))
+    return "a matrix of a product of 8-bit factors is not at a multiple of 16 bytes";
   if (!is_aligned(call.a_data, call.a, promised.alignment_a)) return "A is less aligned than promised";
   if (!is_aligned(call.b_data, call.b, promised.alignment_b)) return "B is less aligned than promised";
   if (!is_aligned(call.c_data, call.c, promised.alignment_c)) return "C is less aligned than promised";
@@ -94,6 +124,8 @@ const char* fault_in_memory(const MatmulCall& call) {
   if (call.product().has_bias() &&
       !inside(call.description.bias, call.d.rows * size_of(call.product().bias_type())))
     return "the bias is not in device memory";
+  for (const float* const scale : {call.description.scale_a, call.description.scale_b})
+    if (scale != nullptr && !inside(scale, sizeof *scale)) return "a scale is not in device memory";
   if (call.workspace_bytes > 0 && !inside(call.workspace, call.workspace_bytes))
     return "the workspace is not in device memory";
   if (call.workspace_bytes > 0 && alignment_of(call.workspace) < 8)

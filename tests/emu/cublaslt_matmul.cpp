@@ -77,6 +77,12 @@ void run_batch(const MatmulCall& call, std::int32_t batch) {
     for (std::size_t k = 0; i > 0 && k < sum.size(); ++k) sum[k] += piece[k];
   }
 
+  float alpha = call.alpha;
+  for (const float* const scale : {call.description.scale_a, call.description.scale_b}) {
+    if (scale == nullptr) continue;
+    touch(scale, sizeof *scale, false);
+    alpha *= *scale;
+  }
   const Floats before = call.beta != 0 ? c.floats(batch) : Floats();
   Floats bias(call.product().has_bias() ? call.d.rows : 0);
   if (!bias.empty()) {
@@ -88,7 +94,7 @@ void run_batch(const MatmulCall& call, std::int32_t batch) {
   for (std::uint64_t col = 0; col < call.d.cols; ++col) {
     float* const values = sum.data() + col * call.d.rows;
     for (std::uint64_t row = 0; row < call.d.rows; ++row) {
-      values[row] *= call.alpha;
+      values[row] *= alpha;
       if (!before.empty()) values[row] += call.beta * before[col * call.d.rows + row];
       if (!bias.empty()) values[row] += bias[row];
     }

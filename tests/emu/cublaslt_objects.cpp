@@ -35,6 +35,9 @@ std::size_t size_of(cudaDataType type) {
     case CUDA_R_16F:
     case CUDA_R_16BF:
       return 2;
+    case CUDA_R_8F_E4M3:
+    case CUDA_R_8F_E5M2:
+      return 1;
     default:
       return 0;
   }
@@ -116,6 +119,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
       return assign(description.bias, value, bytes);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
       return assign(description.bias_type, value, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+      return assign(description.scale_a, value, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+      return assign(description.scale_b, value, bytes);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+      return assign(description.fast_accumulation, value, bytes);
     default:
       return emu::unknown_attribute("cublasLtMatmulDescSetAttribute", attribute);
   }

@@ -26,7 +26,12 @@ struct MatmulDescription {
   std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;
   std::int32_t bias_type = -1;  ///< that of D
+  /// Of 8-bit factors: numbers in device memory that they are multiplied by; null: 1.
+  const float *scale_a = nullptr, *scale_b = nullptr;
+  std::int8_t fast_accumulation = 0;
 };
+
+inline bool has_8_bits(cudaDataType type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 
 /// Behind cublasLtMatmulPreference_t.
 struct MatmulPreference {

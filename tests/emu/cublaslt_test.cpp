@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <random>
 
 #include "emu/elements.hpp"
@@ -13,7 +14,8 @@ namespace {
 
 constexpr std::size_t kWorkspace = std::size_t{1} << 20;
 
-std::size_t size_of_type(cudaDataType type) { return type == CUDA_R_32F ? 4 : 2; }
+constexpr bool has_8_bits(cudaDataType type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+std::size_t size_of_type(cudaDataType type) { return type == CUDA_R_32F ? 4 : has_8_bits(type) ? 1 : 2; }
 double epsilon_of(cudaDataType type) {
   return type == CUDA_R_32F ? 0x1p-23 : type == CUDA_R_16F ? 0x1p-11 : 0x1p-8;
 }
@@ -68,6 +70,7 @@ struct Shape {
   bool transposes_a = false, transposes_b = false, has_bias = false;
   float alpha = 1, beta = 0;
   cudaDataType in = CUDA_R_32F, out = CUDA_R_32F;
+  std::optional<cudaDataType> in_b{};  ///< none: in
 };
 
 /// One product with all that its call needs. Members can be spoiled before run().
@@ -76,7 +79,8 @@ struct TestProduct {
       : shape(s),
         random(seed),
         a(s.in, s.transposes_a ? s.k : s.m, s.transposes_a ? s.m : s.k, s.gap, s.batch, random),
-        b(s.in, s.transposes_b ? s.n : s.k, s.transposes_b ? s.k : s.n, s.gap, s.batch, random),
+        b(s.in_b.value_or(s.in), s.transposes_b ? s.n : s.k, s.transposes_b ? s.k : s.n, s.gap, s.batch,
+          random),
         d(s.out, s.m, s.n, s.gap, s.batch, random),
         bias(s.out, s.m, 1, 0, 1, random),
         workspace(kWorkspace) {
@@ -214,6 +218,81 @@ TEST_F(CublasLt, KnowsSixteenBitTypesAndFloatResultsOfThem) {
   for (const cudaDataType in : {CUDA_R_16BF, CUDA_R_16F})
     for (const cudaDataType out : {in, CUDA_R_32F})
       expect_right({.m = 9, .n = 17, .k = 33, .gap = 1, .beta = 1, .in = in, .out = out});
+}
+
+/// The only layout of 8-bit factors.
+Shape in_8_bits(cudaDataType a, cudaDataType b, cudaDataType out) {
+  return {
+      .m = 48, .n = 32, .k = 80, .gap = 16, .batch = 2, .transposes_a = true, .in = a, .out = out, .in_b = b};
+}
+
+TEST_F(CublasLt, MultipliesEightBitFactorsWithTheirScales) {
+  constexpr auto kE4M3 = CUDA_R_8F_E4M3, kE5M2 = CUDA_R_8F_E5M2;
+  for (const auto& [a, b] : {std::pair{kE4M3, kE4M3}, {kE4M3, kE5M2}, {kE5M2, kE4M3}})
+    for (const cudaDataType out : {CUDA_R_16BF, CUDA_R_32F}) {
+      Shape shape = in_8_bits(a, b, out);
+      shape.beta = 1;
+      shape.has_bias = out == CUDA_R_16BF;
+      TestProduct product(shape);
+      DeviceArray<float> scales(2);
+      const float values[] = {0.5f, 0.125f};
+      cudaMemcpy(scales.data(), values, sizeof values, cudaMemcpyHostToDevice);
+      const float *const of_a = scales.data(), *const of_b = scales.data() + 1;
+      product.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, of_a);
+      product.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, of_b);
+      product.set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{0});
+      EXPECT_EQ(product.choose(), CUBLAS_STATUS_SUCCESS);
+      EXPECT_EQ(product.multiply(), CUBLAS_STATUS_SUCCESS);
+      product.shape.alpha = values[0] * values[1];  // which the scales are the same as
+      product.expect_right();
+      EXPECT_NO_FINDINGS();
+    }
+}
+
+TEST_F(CublasLt, RefusesEightBitFactorsThatTheManualForbids) {
+  const auto refuse = [&](Shape shape, const char* why) {
+    TestProduct product(shape);
+    EXPECT_EQ(product.choose(), CUBLAS_STATUS_NOT_SUPPORTED);
+    EXPECT_FINDING(why);
+  };
+  const Shape good = in_8_bits(CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16BF);
+  Shape shape = good;
+  shape.transposes_a = false;
+  refuse(shape, "A transposed and B not");
+  shape = good;
+  shape.transposes_b = true;
+  refuse(shape, "A transposed and B not");
+  for (int Shape::*const extent : {&Shape::m, &Shape::n, &Shape::k}) {
+    shape = good;
+    shape.*extent += 8;
+    shape.gap = 8;
+    refuse(shape, "no multiple of 16");
+  }
+  shape = good;
+  shape.gap = 8;
+  refuse(shape, "no multiple of 16 bytes");
+  refuse(in_8_bits(CUDA_R_8F_E5M2, CUDA_R_8F_E5M2, CUDA_R_16BF), "not both");
+  refuse(in_8_bits(CUDA_R_8F_E4M3, CUDA_R_16BF, CUDA_R_16BF), "one factor has 8 bits");
+  refuse(in_8_bits(CUDA_R_8F_E4M3, CUDA_R_8F_E4M3, CUDA_R_16F), "must be bf16 or fp32");
+
+  TestProduct fast(good);
+  fast.set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
+  EXPECT_EQ(fast.choose(), CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_FINDING("fewer bits");
+  TestProduct moved(good);
+  moved.choose();
+  moved.a.offset = 8;
+  expect_refused(moved, "not at a multiple of 16 bytes");
+  TestProduct scaled(good);
+  scaled.choose();
+  const float host = 1;
+  const float* const on_host = &host;
+  scaled.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, on_host);
+  expect_refused(scaled, "a scale is not in device memory");
+  TestProduct wide({.m = 16, .n = 16, .k = 16});
+  wide.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, on_host);
+  EXPECT_EQ(wide.choose(), CUBLAS_STATUS_NOT_SUPPORTED);
+  EXPECT_FINDING("only 8-bit factors have scales");
 }
 
 TEST_F(CublasLt, ScalesAccumulatesAndAddsTheBias) {

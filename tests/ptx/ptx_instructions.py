@@ -249,6 +249,14 @@ def convert(machine, op, operands):
             for i, value in enumerate((low, high)):
                 np.copyto(halves[:, i], numbers.to_16_bits(value, to[:-2]), where=machine.mask)
         return run
+    if to in ("e4m3x2", "e5m2x2") and source == "f32" and modes == ["rn", "satfinite"]:
+        high, low = (read(machine, operand, "f32") for operand in operands[1:3])
+        codes = target.view(np.uint8).reshape(-1, 2)
+
+        def run():
+            for i, value in enumerate((low, high)):
+                np.copyto(codes[:, i], numbers.to_8_bits(value, to[:-2]), where=machine.mask)
+        return run
     value = read(machine, operands[1], "b16" if source == "bf16" else source)
     change = numbers.conversion(to, source, modes, dtype_of("b16" if to == "bf16" else to))
     if change is None:

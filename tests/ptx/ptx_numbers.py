@@ -181,6 +181,18 @@ def to_16_bits(x, kind):
     return np.where(np.isnan(x), np.uint16(0x7FFF), rounded)
 
 
+def to_8_bits(x, kind):
+    """Single to the bits of e4m3 or e5m2, to nearest even; what is too large becomes the largest finite number."""
+    fraction, bias, largest = {"e4m3": (3, 7, 0x7E), "e5m2": (2, 15, 0x7B)}[kind]
+    magnitude = np.minimum(np.abs(x).astype(np.float64), 1e9)
+    exponent = np.maximum(np.frexp(np.maximum(magnitude, 1e-30))[1] - 1, 1 - bias)
+    # Units in the last place: from 2^fraction on with the bit that normal numbers do not store.
+    units = np.rint(np.ldexp(magnitude, fraction - exponent))
+    code = np.minimum(units + (exponent + bias - 1) * 2.0**fraction, largest)
+    code = np.where(np.isnan(x), 0x7F, code)
+    return code.astype(np.uint8) | np.where(np.signbit(x), np.uint8(0x80), np.uint8(0))
+
+
 def from_bfloat16(bits):
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 

@@ -19,6 +19,7 @@ HEAD = """.visible .entry kernel(
 .maxntid 32, 1, 1
 {
 	.reg .pred 	%p<9>;
+	.reg .b16 	%rs<9>;
 	.reg .b32 	%r<9>;
 	.reg .b64 	%rd<9>;
 
@@ -83,6 +84,19 @@ class Numbers(unittest.TestCase):
     def test_16_bits_round_to_even(self):
         x = np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8, np.inf, np.nan], np.float32)
         self.assertEqual(ptx_numbers.to_16_bits(x, "bf16").tolist(), [0x3F80, 0x3F82, 0x7F80, 0x7FFF])
+
+
+    def test_8_bits_round_to_even_and_saturate(self):
+        x = np.array([17, 18, 19, 20, -500, np.inf, 2.0**-10, 3 * 2.0**-10, -0.0], np.float32)
+        self.assertEqual(ptx_numbers.to_8_bits(x, "e4m3").tolist(), [0x58, 0x59, 0x5A, 0x5A, 0xFE, 0x7E, 0, 2, 0x80])
+        x = np.array([5, 4.5, 1e6, 2.0**-16, np.nan], np.float32)
+        self.assertEqual(ptx_numbers.to_8_bits(x, "e5m2").tolist(), [0x45, 0x44, 0x7B, 1, 0x7F])
+
+    def test_two_codes_go_into_one_register(self):
+        body = """	cvt.rn.satfinite.e4m3x2.f32 %rs1, 0f40000000, 0f3F800000;
+	cvt.u32.u16 %r2, %rs1;
+"""
+        self.assertEqual(run(body), [0x4038] * 32)
 
 
 class Warps(unittest.TestCase):

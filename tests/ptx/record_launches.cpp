@@ -162,6 +162,22 @@ void record_compression() {
   stream().synchronize();
 }
 
+void record_fp8(bool packed) {
+  // A tile and a part of one, both ways.
+  const Index count = 144, cols = 80;
+  auto x = rows(DType::bf16, count, cols, packed, "x");
+  Array<float> scale(std::vector<float>{50, 1 / 50.0f, 0});
+  const Fp8Scale place{scale.data(), scale.data() + 1, scale.data() + 2};
+  Array<std::uint8_t> codes(static_cast<std::size_t>(count * cols));
+  for (const DType type : {DType::e4m3, DType::e5m2})
+    for (const bool transposed : {false, true}) {
+      const Matrix out = transposed ? as_matrix(codes.data(), type, cols, count)
+                                    : as_matrix(codes.data(), type, count, cols);
+      ops().to_fp8(x.matrix(), out, transposed, place, stream());
+      stream().synchronize();
+    }
+}
+
 void record_attention(DType dtype, Index channels, bool packed) {
   // Two tiles; one where a block of the interpreter takes long.
   const Index sequences = 1, length = dtype == DType::f32 && channels > 64 ? 19 : 70, heads = 2, kv_heads = 1;
@@ -207,6 +223,7 @@ void record_all() {
       if (dtype != DType::f32 || channels % 64 == 0) record_attention(dtype, channels, channels != 96);
   }
   record_compression();
+  for (const bool packed : {false, true}) record_fp8(packed);
 }
 
 }  // namespace

@@ -48,6 +48,11 @@ struct UpdateDecision {
 /// Floats in a block of square_sums; units start at multiples of it in flat buffers.
 inline constexpr Index kSumBlock = 1024;
 
+/// Whether the products of a linear layer [N, K] on sequences of this length can be made of 8-bit codes, on
+/// every device: tensor cores want multiples of 16, and results at multiples of 16 bytes (`dw` is the wgrad's
+/// place). A product that cannot is to be made in 16 bits.
+bool fits_fp8(Index length, Index n, Index k, const GradientView& dw = {});
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -77,6 +82,17 @@ class Ops {
                                 Matrix dx, bool accumulate, SequenceShape shape, const GradientView& dweight,
                                 Stream& stream) = 0;
 
+  /// codes = x * *scale.scale in the 8-bit type of codes: rounded to nearest even, at most the largest finite
+  /// number; a NaN stays one, and makes amax NaN.   x bf16 [R, C]; codes [R, C], or [C, R] if transposed, at
+  /// a multiple of 16 bytes as all their rows are; R and C are multiples of 16. Source: Micikevicius et al.
+  /// 2022, arXiv:2209.05433.
+  virtual void to_fp8(ConstMatrix x, Matrix codes, bool transposed, const Fp8Scale& scale,
+                      Stream& stream) = 0;
+
+  // The three products of a linear layer. Both operands may be 8-bit codes where fits_fp8 says so: e4m3, but
+  // dy e5m2. The result is then 16 or 32 bits, and w of the second, dy and x of the third are given
+  // transposed, because tensor cores multiply rows by rows.
+
   /// y = y * accumulate + x w^T + bias.   x [T, K], w [N, K], bias [N] or absent, y [T, N]. y may be fp32
   /// while x and w have 16 bits.
   virtual void linear_forward(ConstMatrix x, ConstMatrix w, ConstVector bias, Matrix y, bool accumulate,
@@ -84,10 +100,13 @@ class Ops {
   /// dx = dx * accumulate + dy w.   dy [T, N], w [N, K], dx [T, K].
   virtual void linear_backward_input(ConstMatrix dy, ConstMatrix w, Matrix dx, bool accumulate,
                                      SequenceShape shape, Stream& stream) = 0;
-  /// Leaf of sequence s: dw = dy_s^T x_s [N, K] (contiguous in the slots); dbias, where given: column sums of
-  /// dy_s in row order.
+  /// Leaf of sequence s: dw = dy_s^T x_s [N, K] (contiguous in the slots); dbias, where given: as
+  /// column_sums. With codes dbias is absent.
   virtual void linear_backward_weight(ConstMatrix dy, ConstMatrix x, SequenceShape shape,
                                       const GradientView& dw, const GradientView& dbias, Stream& stream) = 0;
+  /// Leaf of sequence s: the sum of the rows of dy_s in their order.   dy [T, N], dbias [N]
+  virtual void column_sums(ConstMatrix dy, SequenceShape shape, const GradientView& dbias,
+                           Stream& stream) = 0;
 
   /// Rotary position embedding in place on each group of head_dim columns of x [T, heads * head_dim]:
   /// channels (i, i + R) with R = cosines.cols <= head_dim / 2 turn by the angle of positions[t]; channels

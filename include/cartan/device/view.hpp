@@ -23,6 +23,7 @@ struct ConstMatrix {
   const void* data = nullptr;
   DType dtype = DType::f32;
   Index rows = 0, cols = 0, stride = 0;
+  const float* factor = nullptr;  ///< of 8-bit types, in device memory: the elements are the codes times it
 
   ConstMatrix() = default;
   ConstMatrix(const void* data_, DType dtype_, Index rows_, Index cols_, Index stride_)
@@ -52,6 +53,13 @@ struct ConstVector {
   ConstVector(const Vector& v)  // NOLINT(google-explicit-constructor)
       : data(v.data), dtype(v.dtype), size(v.size) {}
   ConstVector slice(Index begin, Index count) const;
+};
+
+/// How a tensor gets into 8 bits: three numbers in device memory.
+struct Fp8Scale {
+  const float* scale = nullptr;    ///< multiplies the tensor before it is rounded
+  const float* inverse = nullptr;  ///< the ConstMatrix::factor of the codes
+  float* amax = nullptr;           ///< becomes the largest magnitude met, if that is larger
 };
 
 inline Matrix as_matrix(void* data, DType dtype, Index rows, Index cols) {

@@ -63,6 +63,11 @@ void CpuOps::rmsnorm_backward(ConstMatrix x, ConstVector weight, ConstVector inv
   });
 }
 
+void CpuOps::to_fp8(ConstMatrix x, Matrix codes, bool transposed, const Fp8Scale& scale, Stream& stream) {
+  check::to_fp8(x, codes, transposed, scale);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::to_fp8(c, x, codes, transposed, scale); });
+}
+
 void CpuOps::linear_forward(ConstMatrix x, ConstMatrix w, ConstVector bias, Matrix y, bool accumulate,
                             SequenceShape shape, Stream& stream) {
   check::linear_forward(x, w, bias, y, shape);
@@ -85,6 +90,11 @@ void CpuOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, SequenceShape
   enqueue(stream, [=](const Context& c, Gemm& gemm) {
     cpu::linear_backward_weight(c, gemm, dy, x, shape, dw, dbias);
   });
+}
+
+void CpuOps::column_sums(ConstMatrix dy, SequenceShape shape, const GradientView& dbias, Stream& stream) {
+  check::column_sums(dy, shape, dbias);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::column_sums(c, dy, shape, dbias); });
 }
 
 void CpuOps::rope(Matrix x, Index head_dim, std::span<const std::int32_t> positions, ConstMatrix cosines,

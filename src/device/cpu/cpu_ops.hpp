@@ -26,12 +26,14 @@ class CpuOps : public Ops {
   void rmsnorm_backward(ConstMatrix x, ConstVector weight, ConstVector inv_rms, ConstMatrix dy, Matrix dx,
                         bool accumulate, SequenceShape shape, const GradientView& dweight,
                         Stream& stream) override;
+  void to_fp8(ConstMatrix x, Matrix codes, bool transposed, const Fp8Scale& scale, Stream& stream) override;
   void linear_forward(ConstMatrix x, ConstMatrix w, ConstVector bias, Matrix y, bool accumulate,
                       SequenceShape shape, Stream& stream) override;
   void linear_backward_input(ConstMatrix dy, ConstMatrix w, Matrix dx, bool accumulate, SequenceShape shape,
                              Stream& stream) override;
   void linear_backward_weight(ConstMatrix dy, ConstMatrix x, SequenceShape shape, const GradientView& dw,
                               const GradientView& dbias, Stream& stream) override;
+  void column_sums(ConstMatrix dy, SequenceShape shape, const GradientView& dbias, Stream& stream) override;
   void rope(Matrix x, Index head_dim, std::span<const std::int32_t> positions, ConstMatrix cosines,
             ConstMatrix sines, bool inverse, Stream& stream) override;
   void attention_forward(const AttentionShape& shape, ConstMatrix q, ConstMatrix k, ConstMatrix v,

@@ -180,9 +180,10 @@ struct Gemm::Implementation {
     }
   }
 
-  /// Whether oneDNN reads the operands in place. fp16 is always packed: oneDNN multiplies it on few CPUs.
+  /// Whether oneDNN reads the operands in place. fp16 and codes are always packed: oneDNN multiplies them on
+  /// few CPUs.
   bool in_place(const RowTile& tile, const Factor& b) const {
-    if (tile.a.dtype != b.dtype || b.dtype == DType::f16) return false;
+    if (tile.a.dtype != b.dtype || b.dtype == DType::f16 || has_8_bits(b.dtype)) return false;
     return tile.rows <= kThinRows || (b.dtype == DType::bf16 && bf16_products == Bf16Products::native);
   }
 };

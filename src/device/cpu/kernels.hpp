@@ -32,7 +32,7 @@ double square_sum(const float* x, Index count);
 void store_tile(const float* tile, Index rows, Index cols, const void* bias, DType bias_type, bool accumulate,
                 void* y, DType y_type, Index y_stride);
 
-// --- transposing (pack.cpp) ---
+// --- transposing (pack.cpp); from 8-bit codes too ---
 
 /// out[r * out_stride + c] = in[r * in_stride + c] as fp32.
 void pack_rows(const void* in, DType dtype, Index in_stride, Index rows, Index cols, float* out,

@@ -39,9 +39,21 @@ Cut col_cut(Index length, Index cols) {
   return {cols, length >= kLongSequence ? Gemm::kMaxCols : Index{256}, kColMultiple};
 }
 
-/// y = y * accumulate + x op(w) + bias for every sequence. b is the whole right factor [depth, y.cols].
-void multiply_rows(const Context& context, Gemm& gemm, ConstMatrix x, const Factor& b, ConstVector bias,
-                   Matrix y, bool accumulate, SequenceShape shape) {
+/// What the products of two matrices of codes are multiplied by; 1 without codes.
+float factor_of(const ConstMatrix& a, const ConstMatrix& b) {
+  return has_8_bits(a.dtype) ? *a.factor * *b.factor : 1.0f;
+}
+
+/// Rounding a factor of 1 away is no change.
+void multiply_floats(float* values, Index count, float factor) {
+  if (factor == 1.0f) return;
+  for (Index i = 0; i < count; ++i) values[i] *= factor;
+}
+
+/// y = y * accumulate + factor * x op(w) + bias for every sequence. b is the whole right factor [depth,
+/// y.cols].
+void multiply_rows(const Context& context, Gemm& gemm, ConstMatrix x, const Factor& b, float factor,
+                   ConstVector bias, Matrix y, bool accumulate, SequenceShape shape) {
   const Index depth = x.cols;
   const Cut rows = row_cut(shape.length), cols = col_cut(shape.length, y.cols);
   const Index row_tiles = shape.sequences * rows.count();
@@ -78,6 +90,7 @@ void multiply_rows(const Context& context, Gemm& gemm, ConstMatrix x, const Fact
     gemm.multiply(thread, scratch, {tiles.data(), static_cast<std::size_t>(count)}, piece, n, depth);
     for (Index i = 0; i < count; ++i) {
       const RowTile& tile = tiles[static_cast<std::size_t>(i)];
+      multiply_floats(tile.c, tile.rows * n, factor);
       const void* tile_bias = bias.data == nullptr ? nullptr : advance(bias.data, bias.dtype, n0);
       store_tile(tile.c, tile.rows, n, tile_bias, bias.dtype, accumulate,
                  advance(y.data, y.dtype, row_of(i) * y.stride + n0), y.dtype, y.stride);
@@ -107,7 +120,12 @@ struct WeightCut {
 
 void weight_gradient(const Context& context, Gemm& gemm, ConstMatrix dy, ConstMatrix x, SequenceShape shape,
                      const GradientView& dw) {
-  const Index n = dy.cols, k = x.cols;
+  // Codes come transposed.
+  const bool has_codes = has_8_bits(dy.dtype);
+  const Index n = has_codes ? dy.rows : dy.cols, k = has_codes ? x.rows : x.cols;
+  const auto factor_at = [&](const ConstMatrix& m, Index token, Index column) {
+    return advance(m.data, m.dtype, has_codes ? column * m.stride + token : token * m.stride + column);
+  };
   const WeightCut cut(n, k);
   if (cut.rows.count() == 0 || cut.cols.count() == 0) return;
   const std::size_t packing = gemm.scratch_bytes(cut.rows.piece, cut.cols.piece, shape.length);
@@ -130,10 +148,11 @@ void weight_gradient(const Context& context, Gemm& gemm, ConstMatrix dy, ConstMa
     TileFold fold(dw, tile, reinterpret_cast<float*>(scratch + packing));
     for (Index s = 0; s < shape.sequences; ++s) {
       const Index first = s * shape.length;
-      const Factor a{advance(dy.data, dy.dtype, first * dy.stride + n0), dy.dtype, dy.stride, true};
-      const Factor b{advance(x.data, x.dtype, first * x.stride + k0), x.dtype, x.stride, false};
+      const Factor a{factor_at(dy, first, n0), dy.dtype, dy.stride, !has_codes};
+      const Factor b{factor_at(x, first, k0), x.dtype, x.stride, has_codes};
       const RowTile product{a, tile.rows, fold.leaf()};
       gemm.multiply(thread, scratch, {&product, 1}, b, tile.cols, shape.length);
+      multiply_floats(product.c, tile.size(), factor_of(dy, x));
       fold.push_leaf();
     }
     fold.finish();
@@ -144,18 +163,24 @@ void weight_gradient(const Context& context, Gemm& gemm, ConstMatrix dy, ConstMa
 
 void linear_forward(const Context& context, Gemm& gemm, ConstMatrix x, ConstMatrix w, ConstVector bias,
                     Matrix y, bool accumulate, SequenceShape shape) {
-  multiply_rows(context, gemm, x, {w.data, w.dtype, w.stride, true}, bias, y, accumulate, shape);
+  multiply_rows(context, gemm, x, {w.data, w.dtype, w.stride, true}, factor_of(x, w), bias, y, accumulate,
+                shape);
 }
 
 void linear_backward_input(const Context& context, Gemm& gemm, ConstMatrix dy, ConstMatrix w, Matrix dx,
                            bool accumulate, SequenceShape shape) {
-  multiply_rows(context, gemm, dy, {w.data, w.dtype, w.stride, false}, {}, dx, accumulate, shape);
+  // Codes of w come transposed.
+  multiply_rows(context, gemm, dy, {w.data, w.dtype, w.stride, has_8_bits(w.dtype)}, factor_of(dy, w), {}, dx,
+                accumulate, shape);
 }
 
 void linear_backward_weight(const Context& context, Gemm& gemm, ConstMatrix dy, ConstMatrix x,
                             SequenceShape shape, const GradientView& dw, const GradientView& dbias) {
   weight_gradient(context, gemm, dy, x, shape, dw);
-  if (!dbias) return;
+  if (dbias) column_sums(context, dy, shape, dbias);
+}
+
+void column_sums(const Context& context, ConstMatrix dy, SequenceShape shape, const GradientView& dbias) {
   fold_columns(context, dy.cols, shape, dbias, [&](Index row, Index begin, Index count, float* sum) {
     add_row(sum, advance(dy.data, dy.dtype, row * dy.stride + begin), dy.dtype, count);
   });

@@ -14,5 +14,7 @@ void linear_backward_input(const Context& context, Gemm& gemm, ConstMatrix dy, C
                            bool accumulate, SequenceShape shape);
 void linear_backward_weight(const Context& context, Gemm& gemm, ConstMatrix dy, ConstMatrix x,
                             SequenceShape shape, const GradientView& dw, const GradientView& dbias);
+void column_sums(const Context& context, ConstMatrix dy, SequenceShape shape, const GradientView& dbias);
+void to_fp8(const Context& context, ConstMatrix x, Matrix codes, bool transposed, const Fp8Scale& scale);
 
 }  // namespace cartan::device::cpu

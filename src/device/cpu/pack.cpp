@@ -4,6 +4,10 @@
 // Transposing: a vector takes the same four (or eight) columns of a row in each of its 128-bit blocks, one
 // row per block, by loads that broadcast; four such vectors are then transposed inside their blocks, where
 // shuffles are cheap, and each result is a column of as many rows as a vector has floats.
+#include <array>
+
+#include "cartan/core/float8.hpp"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "device/cpu/pack.cpp"
 #include <hwy/foreach_target.h>  // before highway.h
@@ -145,13 +149,38 @@ namespace cartan::device::cpu {
 HWY_EXPORT(rows_any);
 HWY_EXPORT(transposed_any);
 
+namespace {
+
+template <class Code>
+constexpr std::array<float, 256> values_of_codes() {
+  std::array<float, 256> values{};
+  for (unsigned code = 0; code < values.size(); ++code)
+    values[code] = to_float(Code{static_cast<std::uint8_t>(code)});
+  return values;
+}
+constexpr auto kE4M3 = values_of_codes<Float8E4M3>();
+constexpr auto kE5M2 = values_of_codes<Float8E5M2>();
+
+/// out[r * row_step + c * col_step] = in[r * in_stride + c]: by a table, because few CPUs know 8-bit numbers.
+void decode(const void* in, DType dtype, Index in_stride, Index rows, Index cols, float* out, Index row_step,
+            Index col_step) {
+  const auto& table = dtype == DType::e4m3 ? kE4M3 : kE5M2;
+  const auto* codes = static_cast<const std::uint8_t*>(in);
+  for (Index r = 0; r < rows; ++r, codes += in_stride)
+    for (Index c = 0; c < cols; ++c) out[r * row_step + c * col_step] = table[codes[c]];
+}
+
+}  // namespace
+
 void pack_rows(const void* in, DType dtype, Index in_stride, Index rows, Index cols, float* out,
                Index out_stride) {
+  if (has_8_bits(dtype)) return decode(in, dtype, in_stride, rows, cols, out, out_stride, 1);
   HWY_DYNAMIC_DISPATCH(rows_any)(in, dtype, in_stride, rows, cols, out, out_stride);
 }
 
 void pack_transposed(const void* in, DType dtype, Index in_stride, Index rows, Index cols, float* out,
                      Index out_stride) {
+  if (has_8_bits(dtype)) return decode(in, dtype, in_stride, rows, cols, out, 1, out_stride);
   HWY_DYNAMIC_DISPATCH(transposed_any)(in, dtype, in_stride, rows, cols, out, out_stride);
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/cross_entropy.hpp"
 #include "kernels/decision.hpp"
 #include "kernels/embedding.hpp"
+#include "kernels/fp8.hpp"
 #include "kernels/move.hpp"
 #include "kernels/norm.hpp"
 #include "kernels/rope.hpp"
@@ -82,6 +83,11 @@ void CudaOps::rmsnorm_backward(ConstMatrix x, ConstVector weight, ConstVector in
   leave(lane, stream);
 }
 
+void CudaOps::to_fp8(ConstMatrix x, Matrix codes, bool transposed, const Fp8Scale& scale, Stream& stream) {
+  check::to_fp8(x, codes, transposed, scale);
+  kernels::to_fp8(x, codes, transposed, scale, native(stream));
+}
+
 void CudaOps::linear_forward(ConstMatrix x, ConstMatrix w, ConstVector bias, Matrix y, bool accumulate,
                              SequenceShape shape, Stream& stream) {
   check::linear_forward(x, w, bias, y, shape);
@@ -103,6 +109,13 @@ void CudaOps::linear_backward_weight(ConstMatrix dy, ConstMatrix x, SequenceShap
   check::linear_backward_weight(dy, x, shape, dw, dbias);
   Lane& lane = lane_of(stream);
   cuda::linear_backward_weight(gemm_, dy, x, shape, dw, dbias, lane.room, native(stream));
+  leave(lane, stream);
+}
+
+void CudaOps::column_sums(ConstMatrix dy, SequenceShape shape, const GradientView& dbias, Stream& stream) {
+  check::column_sums(dy, shape, dbias);
+  Lane& lane = lane_of(stream);
+  kernels::fold_columns(dy, shape, dbias, lane.room.kernels, native(stream));
   leave(lane, stream);
 }
 

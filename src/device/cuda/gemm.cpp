@@ -19,8 +19,12 @@ cudaDataType_t library_type(DType dtype) {
       return CUDA_R_16BF;
     case DType::f16:
       return CUDA_R_16F;
+    case DType::e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::e5m2:
+      return CUDA_R_8F_E5M2;
     default:
-      throw InternalError("a product of {}: expected fp32, bf16 or fp16", name_of(dtype));
+      throw InternalError("a product of {}: expected fp32, bf16, fp16 or 8 bits", name_of(dtype));
   }
 }
 
@@ -75,6 +79,12 @@ void set(const Description& description, cublasLtMatmulDescAttributes_t attribut
         "cublasLtMatmulDescSetAttribute");
 }
 
+/// Of codes: what their values are multiplied by.
+void set_factors(const Description& description, const Product& p) {
+  set(description, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.right.factor);
+  set(description, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.left.factor);
+}
+
 template <class T>
 void set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
   check(cublasLtMatmulPreferenceSetAttribute(preference.get(), attribute, &value, sizeof value),
@@ -120,6 +130,11 @@ const Gemm::Plan& Gemm::plan_of(const Product& p, std::size_t workspace_bytes) {
     set(plan->description, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(plan->description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, library_type(p.bias.dtype));
     set(plan->description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias.data);
+  }
+  if (has_8_bits(p.left.dtype)) {
+    // Tensor cores may keep fewer bits of a sum in 8-bit products: not here.
+    set(plan->description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{0});
+    set_factors(plan->description, p);
   }
   make_layout(plan->left, p.left);
   make_layout(plan->right, p.right);
@@ -181,6 +196,7 @@ void Gemm::multiply(const Product& p, const kernels::Scratch& workspace, cudaStr
   }
   const Plan& plan = plan_of(p, workspace.bytes);
   if (p.bias.data != nullptr) set(plan.description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias.data);
+  if (has_8_bits(p.left.dtype)) set_factors(plan.description, p);
   const float alpha = 1, beta = p.accumulates ? 1 : 0;
   for (Index first = 0; first < p.batch; first += plan.batch) {
     const void* const left = advance(p.left.data, p.left.dtype, first * p.left_step);

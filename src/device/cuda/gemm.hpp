@@ -16,7 +16,8 @@
 
 namespace cartan::device::cuda {
 
-/// out[b] = out[b] * accumulate + left[b] op(right) + bias for b < batch; row-major.
+/// out[b] = out[b] * accumulate + left[b] op(right) + bias for b < batch; row-major. Of 8-bit codes the
+/// library multiplies rows by rows only: left as it is, right transposed.
 struct Product {
   ConstMatrix left;   ///< of the first batch [rows, depth], or [depth, rows] where it is transposed
   ConstMatrix right;  ///< [depth, cols], or [cols, depth] where it is transposed; the same for all

@@ -91,28 +91,39 @@ void linear_forward(Gemm& gemm, ConstMatrix x, ConstMatrix w, ConstVector bias, 
 
 void linear_backward_input(Gemm& gemm, ConstMatrix dy, ConstMatrix w, Matrix dx, bool accumulate,
                            SequenceShape shape, const LinearRoom& room, cudaStream_t stream) {
-  multiply_rows(gemm, dy, w, false, {}, dx, accumulate, shape, room, stream);
+  // Codes of w come transposed.
+  multiply_rows(gemm, dy, w, has_8_bits(w.dtype), {}, dx, accumulate, shape, room, stream);
 }
 
 void linear_backward_weight(Gemm& gemm, ConstMatrix dy, ConstMatrix x, SequenceShape shape,
                             const GradientView& dw, const GradientView& dbias, const LinearRoom& room,
                             cudaStream_t stream) {
-  const Index n = dy.cols, k = x.cols;
+  // Codes come transposed.
+  const bool has_codes = has_8_bits(dy.dtype);
+  const Index n = has_codes ? dy.rows : dy.cols, k = has_codes ? x.rows : x.cols;
   if (values_without_slot(dw) > kLeafPieces)
     throw ConfigError(
         "a micro-batch of {} sequences needs {} partial sums of a gradient at a time, the cuda device has "
         "room for "
         "{}: use a smaller batch.micro, a power of two",
         shape.sequences, values_without_slot(dw), kLeafPieces);
-  const Index rows = std::max<Index>(1, kLeafPiece / std::max<Index>(1, k));
+  Index rows = std::max<Index>(1, kLeafPiece / std::max<Index>(1, k));
+  if (has_codes) rows -= rows % 16;  // fits_fp8 leaves some
   for (Index first = 0; first < n; first += rows) {
     const Index count = std::min(rows, n - first);
     Product leaf;
-    leaf.left = {advance(dy.data, dy.dtype, first), dy.dtype, shape.length, count, dy.stride};
-    leaf.right = {x.data, x.dtype, shape.length, k, x.stride};
-    leaf.transposes_left = true;
-    BlockFold(dw, first, count, k, room)
-        .run(gemm, leaf, shape.length * dy.stride, shape.length * x.stride, stream);
+    if (has_codes) {
+      leaf.left = dy.row_block(first, count).col_block(0, shape.length);
+      leaf.right = x.col_block(0, shape.length);
+      leaf.transposes_right = true;
+    } else {
+      leaf.left = {advance(dy.data, dy.dtype, first), dy.dtype, shape.length, count, dy.stride};
+      leaf.right = {x.data, x.dtype, shape.length, k, x.stride};
+      leaf.transposes_left = true;
+    }
+    const Index step_left = has_codes ? shape.length : shape.length * dy.stride;
+    const Index step_right = has_codes ? shape.length : shape.length * x.stride;
+    BlockFold(dw, first, count, k, room).run(gemm, leaf, step_left, step_right, stream);
   }
   if (dbias) kernels::fold_columns(dy, shape, dbias, room.kernels, stream);
 }

@@ -47,6 +47,9 @@ class SimOps : public Ops {
                         bool, SequenceShape shape, const GradientView& dweight, Stream&) override {
     check::rmsnorm_backward(x, weight, inv_rms, dy, dx, shape, dweight);
   }
+  void to_fp8(ConstMatrix x, Matrix codes, bool transposed, const Fp8Scale& scale, Stream&) override {
+    check::to_fp8(x, codes, transposed, scale);
+  }
   void linear_forward(ConstMatrix x, ConstMatrix w, ConstVector bias, Matrix y, bool, SequenceShape shape,
                       Stream&) override {
     check::linear_forward(x, w, bias, y, shape);
@@ -55,12 +58,16 @@ class SimOps : public Ops {
   void linear_backward_input(ConstMatrix dy, ConstMatrix w, Matrix dx, bool, SequenceShape shape,
                              Stream&) override {
     check::linear_backward_input(dy, w, dx, shape);
-    count_product(dy.rows, w.cols, w.rows);
+    count_product(dy.rows, w.cols, w.rows);  // whichever way round w is
   }
   void linear_backward_weight(ConstMatrix dy, ConstMatrix x, SequenceShape shape, const GradientView& dw,
                               const GradientView& dbias, Stream&) override {
     check::linear_backward_weight(dy, x, shape, dw, dbias);
-    count_product(dy.cols, x.cols, x.rows);
+    const bool transposed = has_8_bits(dy.dtype);
+    count_product(transposed ? dy.rows : dy.cols, transposed ? x.rows : x.cols, shape.tokens());
+  }
+  void column_sums(ConstMatrix dy, SequenceShape shape, const GradientView& dbias, Stream&) override {
+    check::column_sums(dy, shape, dbias);
   }
   void rope(Matrix x, Index head_dim, std::span<const std::int32_t> positions, ConstMatrix cosines,
             ConstMatrix sines, bool, Stream&) override {
