@@ -328,6 +328,21 @@ std::vector<Option> precision_options(train::PrecisionConfig& precision) {
        .target = &precision.buffer,
        .help = "values of the rotary tables are rounded to it",
        .words = {"fp32", "bf16", "fp16"}},
+      {.key = "precision.products",
+       .target = &precision.products,
+       .help =
+           "matrix products of the layers' linear parts: in the type of precision.compute, or fp8: 8 bits "
+           "with a scale for each tensor; with precision.compute bf16",
+       .words = {"compute", "fp8"}},
+      {.key = "precision.fp8-history",
+       .target = &precision.fp8_history,
+       .help = "fp8: a scale follows from the largest magnitudes of so many steps",
+       .unit = "steps",
+       .range = between(1, 1024)},
+      {.key = "precision.fp8-margin",
+       .target = &precision.fp8_margin,
+       .help = "fp8: powers of two between these magnitudes and the largest number of 8 bits",
+       .range = between(-16, 16)},
       {.key = "precision.loss-scale",
        .target = &precision.loss_scale,
        .help = "fp16: what the loss is multiplied by, so that small gradients do not vanish; 0: found and "

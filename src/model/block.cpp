@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "model/linear.hpp"
+
 namespace cartan::model {
 
 using device::ArenaMatrix;
@@ -16,7 +18,7 @@ using device::Stream;
 using device::Vector;
 
 Block::Block(const ModelConfig& config, const UnitSpec& unit, const TensorGroup& tensor,
-             const ContextGroup& context)
+             const ContextGroup& context, const Fp8Linears& fp8)
     : tensor_(tensor),
       context_(context),
       hidden_(config.hidden),
@@ -26,7 +28,8 @@ Block::Block(const ModelConfig& config, const UnitSpec& unit, const TensorGroup&
       ffn_(part_of(config, tensor.slice()).ffn),
       eps_(static_cast<float>(config.norm_eps)),
       bias_(config.qkv_bias),
-      qk_norm_(config.qk_norm) {
+      qk_norm_(config.qk_norm),
+      fp8_(fp8) {
   const std::string& first = unit.parameters.front().name;
   const std::string prefix = first.substr(0, first.rfind("input_layernorm"));
   const auto offset = [&](const char* name) { return unit.parameter(prefix + name).offset; };
@@ -104,7 +107,7 @@ void Block::project(const BatchView& batch, const UnitView& unit, const RopeTabl
     const ArenaMatrix norm = normalize(saved.x, vector(unit, at_.norm1, hidden_), saved.inv_rms1, work);
     const ConstVector bias = bias_ ? vector(unit, at_.qkv_bias, q_width + 2 * k_width) : ConstVector{};
     tensor_.column_split_product(norm, matrix(unit, at_.qkv, q_width + 2 * k_width, hidden_), bias, saved.qkv,
-                                 batch.shape, work);
+                                 batch.shape, fp8(BlockLinear::qkv), work);
   }
   if (qk_norm_) {
     saved.qk = work.matrix(tokens, q_width + k_width);
@@ -132,12 +135,12 @@ void Block::compute_mlp_input(const BatchView& batch, const UnitView& unit, Bloc
                               bool keeps_statistics, const Workplace& work) const {
   saved.mid = work.matrix(saved.x.rows, hidden_);
   tensor_.row_split_product(saved.attention, matrix(unit, at_.o, hidden_, heads_ * head_dim_), saved.x,
-                            saved.mid, batch.shape, work);
+                            saved.mid, batch.shape, fp8(BlockLinear::o), work);
   if (keeps_statistics) saved.inv_rms2 = work.arena.vector(DType::f32, saved.x.rows);
   saved.gate_up = work.matrix(batch.shape.tokens(), 2 * ffn_);
   const ArenaMatrix norm = normalize(saved.mid, vector(unit, at_.norm2, hidden_), saved.inv_rms2, work);
   tensor_.column_split_product(norm, matrix(unit, at_.gate_up, 2 * ffn_, hidden_), {}, saved.gate_up,
-                               batch.shape, work);
+                               batch.shape, fp8(BlockLinear::gate_up), work);
 }
 
 void Block::finish(const BatchView& batch, const UnitView& unit, BlockActivations& saved, Matrix out,
@@ -146,7 +149,7 @@ void Block::finish(const BatchView& batch, const UnitView& unit, BlockActivation
   const ArenaMatrix activated = work.matrix(batch.shape.tokens(), ffn_);
   work.ops().swiglu_forward(saved.gate_up, activated, work.stream());
   tensor_.row_split_product(activated, matrix(unit, at_.down, hidden_, ffn_), saved.mid, out, batch.shape,
-                            work);
+                            fp8(BlockLinear::down), work);
 }
 
 void Block::forward(const BatchView& batch, const UnitView& unit, const RopeTable& rope,
@@ -211,14 +214,15 @@ ArenaMatrix Block::backward_input(const BatchView& batch, const UnitView& unit, 
   // MLP: the gradient of gate_up replaces gate_up, and `activated` ends as the recomputed input of the down
   // projection.
   gradients.activated = work.matrix(tokens, ffn_);
-  gradients.all_d_out = tensor_.output_gradient(gradients.d_out, matrix(unit, at_.down, hidden_, ffn_),
-                                                gradients.activated, batch.shape, work);
+  gradients.all_d_out =
+      tensor_.output_gradient(gradients.d_out, matrix(unit, at_.down, hidden_, ffn_), gradients.activated,
+                              batch.shape, fp8(BlockLinear::down), work);
   if (!joint) gradients.all_d_out = {};
   ops.swiglu_backward(saved.gate_up, gradients.activated, saved.gate_up, gradients.activated, stream);
   gradients.d_mid = work.matrix(own.tokens(), hidden_);
   {
     ArenaMatrix d_norm = tensor_.input_gradient(saved.gate_up, matrix(unit, at_.gate_up, 2 * ffn_, hidden_),
-                                                batch.shape, work);
+                                                batch.shape, fp8(BlockLinear::gate_up), work);
     ops.copy(gradients.d_out, gradients.d_mid, stream);
     ops.rmsnorm_backward(saved.mid, vector(unit, at_.norm2, hidden_), saved.inv_rms2, d_norm, gradients.d_mid,
                          true, own, norm_gradient(at_.norm2), stream);
@@ -231,7 +235,7 @@ ArenaMatrix Block::backward_input(const BatchView& batch, const UnitView& unit, 
   {
     const ArenaMatrix d_attention = work.matrix(tokens, q_width);
     gradients.all_d_mid = tensor_.output_gradient(gradients.d_mid, matrix(unit, at_.o, hidden_, q_width),
-                                                  d_attention, batch.shape, work);
+                                                  d_attention, batch.shape, fp8(BlockLinear::o), work);
     if (!joint) gradients.all_d_mid = {};
     context_.backward(operands(batch, saved), saved.attention, saved.log_sum_exp, d_attention, dq, dk, dv,
                       work);
@@ -248,8 +252,9 @@ ArenaMatrix Block::backward_input(const BatchView& batch, const UnitView& unit, 
     ops.rmsnorm_backward(saved.qkv.col_block(q_width, k_width), vector(unit, at_.k_norm, head_dim_),
                          saved.inv_rms_k, dk, dk, false, batch.shape, norm_gradient(at_.k_norm), stream);
   }
-  ArenaMatrix d_norm = tensor_.input_gradient(
-      gradients.d_qkv, matrix(unit, at_.qkv, q_width + 2 * k_width, hidden_), batch.shape, work);
+  ArenaMatrix d_norm =
+      tensor_.input_gradient(gradients.d_qkv, matrix(unit, at_.qkv, q_width + 2 * k_width, hidden_),
+                             batch.shape, fp8(BlockLinear::qkv), work);
   ArenaMatrix dx = work.matrix(own.tokens(), hidden_);
   ops.copy(gradients.d_mid, dx, stream);
   ops.rmsnorm_backward(saved.x, vector(unit, at_.norm1, hidden_), saved.inv_rms1, d_norm, dx, true, own,
@@ -279,32 +284,32 @@ void Block::fold_norms(const BatchView& batch, const UnitView& unit, const Block
 
 void Block::backward_weight(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
                             BlockGradients& gradients, const Workplace& work) const {
-  Ops& ops = work.ops();
-  Stream& stream = work.stream();
   const GradientView& gradient = unit.gradient;
   const auto all = [&](GatheredRows& kept, const ArenaMatrix& own) {
     return kept.view.cols > 0 ? std::move(kept) : tensor_.gather(own, batch.shape, work);
   };
   {
     const GatheredRows d_out = all(gradients.all_d_out, gradients.d_out);
-    ops.linear_backward_weight(d_out.view, gradients.activated, batch.shape, gradient.at(at_.down), {},
-                               stream);
+    linear_backward_weight(d_out.view, gradients.activated, batch.shape, gradient.at(at_.down), {},
+                           fp8(BlockLinear::down), work);
   }
   gradients.activated.reset();
   {
     const ArenaMatrix own = normalize(saved.mid, vector(unit, at_.norm2, hidden_), {}, work);
     const GatheredRows norm = tensor_.gather(own, batch.shape, work);
-    ops.linear_backward_weight(saved.gate_up, norm.view, batch.shape, gradient.at(at_.gate_up), {}, stream);
+    linear_backward_weight(saved.gate_up, norm.view, batch.shape, gradient.at(at_.gate_up), {},
+                           fp8(BlockLinear::gate_up), work);
   }
   {
     const GatheredRows d_mid = all(gradients.all_d_mid, gradients.d_mid);
-    ops.linear_backward_weight(d_mid.view, saved.attention, batch.shape, gradient.at(at_.o), {}, stream);
+    linear_backward_weight(d_mid.view, saved.attention, batch.shape, gradient.at(at_.o), {},
+                           fp8(BlockLinear::o), work);
   }
   fold_norms(batch, unit, saved, gradients, work);
   const ArenaMatrix own = normalize(saved.x, vector(unit, at_.norm1, hidden_), {}, work);
   const GatheredRows norm = tensor_.gather(own, batch.shape, work);
-  ops.linear_backward_weight(gradients.d_qkv, norm.view, batch.shape, gradient.at(at_.qkv),
-                             bias_ ? gradient.at(at_.qkv_bias) : GradientView{}, stream);
+  linear_backward_weight(gradients.d_qkv, norm.view, batch.shape, gradient.at(at_.qkv),
+                         bias_ ? gradient.at(at_.qkv_bias) : GradientView{}, fp8(BlockLinear::qkv), work);
 }
 
 }  // namespace cartan::model

@@ -31,7 +31,7 @@ struct Stage::State {
     has_copy = has_head && !has_embedding && config.tied;
     for (Index unit = range.first; unit < range.end; ++unit)
       if (unit > 0 && unit + 1 < model_units)
-        blocks.emplace_back(config, specs[narrow<std::size_t>(unit)], tensor, context);
+        blocks.emplace_back(config, specs[narrow<std::size_t>(unit)], tensor, context, fp8_of(unit - 1));
     for (std::size_t block = 0; block < blocks.size(); ++block)
       if (is_listed(options.offload_layers, block) && !offload) {
         CARTAN_ASSERT(host != nullptr);
@@ -48,6 +48,11 @@ struct Stage::State {
   device::Ops& ops() { return device.ops(); }
   device::Stream& stream() { return device.compute_stream(); }
 
+  Block::Fp8Linears fp8_of(Index layer) const {
+    if (options.fp8 == nullptr) return {};
+    const auto of = [&](BlockLinear which) { return options.fp8->linear(layer, which); };
+    return {of(BlockLinear::qkv), of(BlockLinear::o), of(BlockLinear::gate_up), of(BlockLinear::down)};
+  }
   /// Whether the layer that a block is, is in a list of layers.
   bool is_listed(const std::vector<bool>& layers, std::size_t block) const {
     const auto layer = narrow<std::size_t>(first_unit + narrow<Index>(block) - (first_unit == 0 ? 0 : 1));

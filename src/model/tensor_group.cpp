@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cartan/core/narrow.hpp"
+#include "model/linear.hpp"
 
 namespace cartan::model {
 
@@ -152,30 +153,31 @@ void TensorGroup::make_and_sum(Index cols, ConstMatrix residual, Matrix out, Seq
 }
 
 GatheredRows TensorGroup::column_split_product(ConstMatrix own, ConstMatrix w, ConstVector bias, Matrix out,
-                                               SequenceShape shape, const Workplace& work) const {
+                                               SequenceShape shape, const Fp8Linear& fp8,
+                                               const Workplace& work) const {
   return gather(own, shape, work, [&](const GatheredRows& all, Index begin, SequenceShape rows) {
-    work.ops().linear_forward(all.view.row_block(begin, rows.tokens()), w, bias,
-                              out.row_block(begin, rows.tokens()), false, rows, work.stream());
+    linear_forward(all.view.row_block(begin, rows.tokens()), w, bias, out.row_block(begin, rows.tokens()),
+                   false, rows, fp8, work);
   });
 }
 
 void TensorGroup::row_split_product(ConstMatrix x, ConstMatrix w, ConstMatrix residual, Matrix out,
-                                    SequenceShape shape, const Workplace& work) const {
+                                    SequenceShape shape, const Fp8Linear& fp8, const Workplace& work) const {
   if (is_alone()) {
     work.ops().copy(residual, out, work.stream());
-    work.ops().linear_forward(x, w, {}, out, true, shape, work.stream());
+    linear_forward(x, w, {}, out, true, shape, fp8, work);
     return;
   }
   make_and_sum(w.rows, residual, out, shape, work, [&](Index begin, SequenceShape rows, Matrix part) {
-    work.ops().linear_forward(x.row_block(begin, rows.tokens()), w, {}, part, false, rows, work.stream());
+    linear_forward(x.row_block(begin, rows.tokens()), w, {}, part, false, rows, fp8, work);
   });
 }
 
 ArenaMatrix TensorGroup::input_gradient(ConstMatrix dy, ConstMatrix w, SequenceShape shape,
-                                        const Workplace& work) const {
+                                        const Fp8Linear& fp8, const Workplace& work) const {
   ArenaMatrix own = work.matrix(own_rows(shape).tokens(), w.cols);
   const auto make = [&](Index begin, SequenceShape rows, Matrix part) {
-    work.ops().linear_backward_input(dy.row_block(begin, rows.tokens()), w, part, false, rows, work.stream());
+    linear_backward_input(dy.row_block(begin, rows.tokens()), w, part, rows, fp8, work);
   };
   if (is_alone())
     make(0, shape, own);
@@ -185,10 +187,10 @@ ArenaMatrix TensorGroup::input_gradient(ConstMatrix dy, ConstMatrix w, SequenceS
 }
 
 GatheredRows TensorGroup::output_gradient(ConstMatrix own, ConstMatrix w, Matrix dx, SequenceShape shape,
-                                          const Workplace& work) const {
+                                          const Fp8Linear& fp8, const Workplace& work) const {
   return gather(own, shape, work, [&](const GatheredRows& all, Index begin, SequenceShape rows) {
-    work.ops().linear_backward_input(all.view.row_block(begin, rows.tokens()), w,
-                                     dx.row_block(begin, rows.tokens()), false, rows, work.stream());
+    linear_backward_input(all.view.row_block(begin, rows.tokens()), w, dx.row_block(begin, rows.tokens()),
+                          rows, fp8, work);
   });
 }
 

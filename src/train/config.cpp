@@ -66,6 +66,17 @@ void check_exchange(const Config& config, Problems& problems) {
         "precision.sum = nccl adds fp32 gradients, those of precision.reduce = {} are added by their owners: "
         "leave one of them away",
         precision.reduce);
+  if (precision.products != "compute" && precision.products != "fp8")
+    problems.add("precision.products = {}: use compute or fp8", precision.products);
+  if (precision.has_fp8_products() && precision.compute != "bf16")
+    problems.add(
+        "precision.products = fp8 rounds bf16 numbers to 8 bits, but precision.compute = {}: use "
+        "precision.compute bf16, or precision.products compute",
+        precision.compute);
+  if (precision.fp8_history < 1 || precision.fp8_history > 1024)
+    problems.add("precision.fp8-history = {}: use 1 to 1024", precision.fp8_history);
+  if (precision.fp8_margin < -16 || precision.fp8_margin > 16)
+    problems.add("precision.fp8-margin = {}: use -16 to 16", precision.fp8_margin);
   const std::string& hook = config.hook.gradient;
   if (hook == "none") return;
   if (config.mesh.rows > 1)

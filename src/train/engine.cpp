@@ -49,6 +49,18 @@ Index loss_rows(const Config& config, const std::vector<model::StageRange>& rang
   return has_head ? micro_batches * config.batch.micro * (config.data.seq / config.mesh.context()) : 0;
 }
 
+std::unique_ptr<model::Fp8Scales> make_fp8_scales(const Config& config, device::Device& device) {
+  const PrecisionConfig& precision = config.precision;
+  if (!precision.has_fp8_products()) return nullptr;
+  if (!device.multiplies_fp8())
+    throw EnvironmentError(
+        "precision.products = fp8 needs a GPU of compute capability 8.9 or newer (Ada, Hopper, Blackwell); "
+        "this is {}; use precision.products = compute",
+        device.description());
+  return std::make_unique<model::Fp8Scales>(
+      config.model.layers, model::Fp8Options{precision.fp8_history, precision.fp8_margin}, device);
+}
+
 shard::GradientLife gradient_life(bool fused, const shard::ShardPlace& place) {
   if (fused) return shard::GradientLife::fused;
   return place.stage >= 2 ? shard::GradientLife::transient : shard::GradientLife::step;
@@ -77,7 +89,8 @@ struct Engine::State {
              {dtype_from_name(config.precision.compute), share.slots(), share.owned_slots(),
               config.zero.prefetch, config.zero.offload != "none", config.zero.offload == "all"},
              device, {&plane, shard_group ? shard_group.get() : &plane, &communication_stream()}),
-        runner(config, share, ranges, schedule, flat, device, mesh, arenas, overlap),
+        fp8(make_fp8_scales(config, device)),
+        runner(config, share, ranges, schedule, flat, fp8.get(), device, mesh, arenas, overlap),
         optimizer(config.optim, flat),
         scaler(config.precision.scaling()),
         reducer(flat, plane, replicas.get(),
@@ -229,6 +242,7 @@ struct Engine::State {
   std::vector<model::StageRange> ranges;
   shard::FlatLayout layout;
   shard::FlatState flat;
+  std::unique_ptr<model::Fp8Scales> fp8;
   StageRunner runner;
   optim::AdamW optimizer;
   optim::LossScaler scaler;
@@ -283,6 +297,7 @@ const shard::FlatLayout& Engine::layout() const { return state_->layout; }
 const data::LeafShare& Engine::share() const { return state_->share.leaves(); }
 const pipeline::Schedule& Engine::schedule() const { return state_->schedule; }
 optim::LossScaler& Engine::loss_scaler() { return state_->scaler; }
+model::Fp8Scales* Engine::fp8_scales() { return state_->fp8.get(); }
 
 StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   State& s = *state_;
@@ -290,6 +305,7 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   s.losses.clear();
   s.reducer.begin_step(update);
   s.optimizer.begin_step();
+  if (s.fp8) s.fp8->begin_step();
   double fused_scale = 0;
   RunnerHooks hooks;
   hooks.losses = [&](const data::Batch& rows, Index first_leaf, const model::Flight& flight) {
@@ -345,6 +361,7 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   result.grad_norm = s.optimizer.decision().norm;
   if (!s.fused) s.losses.read();
   result.loss = LossSum{s.total_loss(), result.targets}.mean();
+  if (s.fp8) s.fp8->end_step(s.mesh.world());
   result.loss_scale = s.scaler.scale();
   result.applied = std::isfinite(result.grad_norm);
   if (s.scales_loss()) {

@@ -20,6 +20,8 @@ constexpr std::array kParts{Part{"model/", &shard::FlatState::master},
                             Part{"optimizer/exp_avg/", &shard::FlatState::exp_avg},
                             Part{"optimizer/exp_avg_sq/", &shard::FlatState::exp_avg_sq}};
 
+constexpr const char* kFp8History = "fp8/amax_history";
+
 /// Reads elements [begin, end) of a parameter's part into `out`. Where they lie in short runs, whole rows are
 /// read and the columns picked.
 void read_part(const store::CheckpointReader& reader, const std::string& name,
@@ -103,17 +105,20 @@ RunState run_state_from_json(const Json& json, const std::string& where) {
   return state;
 }
 
-std::vector<store::TensorInfo> checkpoint_tensors(const model::ModelConfig& model) {
+std::vector<store::TensorInfo> checkpoint_tensors(const model::ModelConfig& model,
+                                                  const model::Fp8Scales* fp8) {
   std::vector<store::TensorInfo> tensors;
   for (const Part& part : kParts)
     for (const model::UnitSpec& unit : model::describe_units(model))
       for (const model::ParameterSpec& parameter : unit.parameters)
         tensors.push_back({part.prefix + parameter.name, DType::f32, parameter.shape});
+  if (fp8 != nullptr) tensors.push_back({kFp8History, DType::f32, fp8->history_shape()});
   return tensors;
 }
 
 std::vector<store::Slab> checkpoint_slabs(const std::vector<store::TensorInfo>& tensors,
-                                          const shard::FlatState& state) {
+                                          const shard::FlatState& state, const model::Fp8Scales* fp8,
+                                          bool is_first) {
   std::unordered_map<std::string_view, std::size_t> numbers;
   for (std::size_t i = 0; i < tensors.size(); ++i) numbers.emplace(tensors[i].path, i);
   std::vector<store::Slab> slabs;
@@ -128,6 +133,8 @@ std::vector<store::Slab> checkpoint_slabs(const std::vector<store::TensorInfo>& 
                 {tensor, whole, count, (state.*part.view)(unit, parameter.offset + at, count).data});
           });
         });
+  if (fp8 != nullptr && is_first)
+    slabs.push_back({numbers.at(kFp8History), 0, fp8->history().size, fp8->history().data});
   return slabs;
 }
 
@@ -158,6 +165,20 @@ void load(const store::CheckpointReader& reader, const std::filesystem::path& pa
                     (state.*part.view)(unit, parameter.offset + begin, end - begin), state.device());
         });
   }
+}
+
+void load_fp8(const store::CheckpointReader& reader, model::Fp8Scales& fp8) {
+  if (!reader.has(kFp8History)) return;
+  const store::TensorInfo& info = reader.tensor(kFp8History);
+  const std::vector<Index> expected = fp8.history_shape();
+  // The number of steps may be another one.
+  if (info.dtype != DType::f32 || info.shape.size() != expected.size() ||
+      !std::equal(expected.begin() + 1, expected.end(), info.shape.begin() + 1))
+    throw DataError("{}: {} has shape [{}] in {}, expected [{}] in fp32", reader.path().string(), kFp8History,
+                    fmt::join(info.shape, ", "), name_of(info.dtype), fmt::join(expected, ", "));
+  std::vector<float> history(narrow<std::size_t>(info.elements()));
+  reader.read(kFp8History, 0, info.elements(), history.data());
+  fp8.restore(history);
 }
 
 }  // namespace cartan::train

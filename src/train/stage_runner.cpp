@@ -30,8 +30,8 @@ model::StageOptions stage_options(const Config& config, const BatchShare& share,
 
 StageRunner::StageRunner(const Config& config, const BatchShare& share,
                          const std::vector<model::StageRange>& ranges, const pipeline::Schedule& schedule,
-                         shard::FlatState& flat, device::Device& device, comm::Mesh& mesh,
-                         const StepArenas& arenas, bool overlap)
+                         shard::FlatState& flat, const model::Fp8Scales* fp8, device::Device& device,
+                         comm::Mesh& mesh, const StepArenas& arenas, bool overlap)
     : share_(share),
       schedule_(schedule),
       place_(narrow<std::size_t>(mesh.coordinate().pp)),
@@ -47,8 +47,8 @@ StageRunner::StageRunner(const Config& config, const BatchShare& share,
       context_comm_(mesh.axis(comm::Axis::cp)),
       seq_(config.data.seq / config.mesh.context()) {
   const device::SequenceShape micro{config.batch.micro, seq_};
-  const auto options =
-      stage_options(config, share, micro, model::part_of(config.model, tensor_.slice()).vocab);
+  auto options = stage_options(config, share, micro, model::part_of(config.model, tensor_.slice()).vocab);
+  options.fp8 = fp8;
   std::size_t unit = 0;
   for (const model::StageRange& range : ranges) {
     stages_.emplace_back(config.model, range, options, tensor_, context_, device, arena_, arenas.host.get());

@@ -40,10 +40,11 @@ struct RunnerTimes {
 
 class StageRunner {
  public:
-  /// Stages as the schedule's chunks of this rank's place in the pipeline. Collective over the mesh.
+  /// Stages as the schedule's chunks of this rank's place in the pipeline. `fp8`: see model::StageOptions.
+  /// Collective over the mesh.
   StageRunner(const Config& config, const BatchShare& share, const std::vector<model::StageRange>& ranges,
-              const pipeline::Schedule& schedule, shard::FlatState& flat, device::Device& device,
-              comm::Mesh& mesh, const StepArenas& arenas, bool overlap);
+              const pipeline::Schedule& schedule, shard::FlatState& flat, const model::Fp8Scales* fp8,
+              device::Device& device, comm::Mesh& mesh, const StepArenas& arenas, bool overlap);
 
   /// Forward and backward of all micro-batches; gradients come out multiplied by `loss_scale`.
   /// `embedding_plan`: see shard::FlatUnits.

@@ -102,6 +102,7 @@ void Run::resume() {
   comm::all_or_none(mesh_.world(), "loading the checkpoint", [&] {
     const store::CheckpointReader reader(found->path);
     load(reader, found->path, config_.model, true, engine_.state());
+    if (engine_.fp8_scales() != nullptr) load_fp8(reader, *engine_.fp8_scales());
     state_ = saved_ = run_state_from_json(reader.state(), found->path.string());
   });
   engine_.state().refresh_compute();
@@ -137,8 +138,9 @@ void Run::banner() {
     }
   }
   log::info("train",
-            "compute {} | {:.3g} GFLOP a token (causal), {:.3g} (full) | matrix products {:.0f} GFLOP/s",
-            config_.precision.compute, flops.causal * 1e-9, flops.full * 1e-9, matmul_rate_ * 1e-9);
+            "compute {}{} | {:.3g} GFLOP a token (causal), {:.3g} (full) | matrix products {:.0f} GFLOP/s",
+            config_.precision.compute, config_.precision.has_fp8_products() ? ", products fp8" : "",
+            flops.causal * 1e-9, flops.full * 1e-9, matmul_rate_ * 1e-9);
   const device::MemoryUsage predicted = predict_memory(config_, session_.rank());
   const device::MemoryUsage measured = device_.ledger().current();
   std::string kinds;
@@ -179,8 +181,8 @@ void Run::save() {
   const auto begin = Clock::now();
   const std::filesystem::path path = store::checkpoint_path(dir_, state_.step);
   const Json json = to_json(state_, config_.model, config_.batch.global, config_ini_);
-  auto tensors = checkpoint_tensors(config_.model);
-  auto slabs = checkpoint_slabs(tensors, engine_.state());
+  auto tensors = checkpoint_tensors(config_.model, engine_.fp8_scales());
+  auto slabs = checkpoint_slabs(tensors, engine_.state(), engine_.fp8_scales(), mesh_.world().rank() == 0);
   if (async_) {
     async_->save(path, json, std::move(tensors), std::move(slabs));
   } else {

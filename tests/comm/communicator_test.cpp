@@ -167,6 +167,16 @@ TEST_P(Verbs, IntegersAreSummedOnAStream) {
   }
 }
 
+TEST_P(Verbs, TheLargestOfEachOfManyIsFound) {
+  const std::int64_t size = comm_.size(), far = std::int64_t{1} << 40;
+  // The largest of each is another rank's.
+  std::vector<std::int64_t> values(300);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<std::int64_t>(i) % size == comm_.rank() ? static_cast<std::int64_t>(i) : -far;
+  comm_.max(values);
+  for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], static_cast<std::int64_t>(i));
+}
+
 TEST_P(Verbs, HostMessagesArriveInOrder) {
   if (comm_.rank() == 0) {
     for (int r = 1; r < comm_.size(); ++r) {

@@ -48,6 +48,9 @@ TEST_F(OneRank, SumsAreWhatItHoldsAlready) {
 
 TEST_F(OneRank, ControlPlaneReturnsItsOwnValues) {
   EXPECT_EQ(comm_->max(-7), -7);
+  std::vector<std::int64_t> values{3, -9};
+  comm_->max(values);
+  EXPECT_EQ(values, (std::vector<std::int64_t>{3, -9}));
   comm_->barrier();
   comm_->all_gather_host(bytes(in_), bytes(out_));
   EXPECT_EQ(out_, in_);

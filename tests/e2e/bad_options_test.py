@@ -89,6 +89,9 @@ class BadOptions(harness.Case):
             ("precision.reduce", "fp8"),
             ("precision.sum", "any"),
             ("precision.buffer", "fp64"),
+            ("precision.products", "fp4"),
+            ("precision.fp8-history", 0),
+            ("precision.fp8-margin", 17),
             ("recompute.layers", "3-1"),
             ("recompute.layers", "0-99"),
             ("tensor.chunks", 0),
@@ -154,6 +157,14 @@ class BadOptions(harness.Case):
         self.refuse_train({"nccl.ib-disable": "yes"}, "nccl.ib-disable = yes", "one of 0, 1")
         self.refuse_train({"watch.timeout": 5}, "watch.timeout = 5", "is for calls of NCCL", "run.device = cpu")
         self.refuse_train({"precision.reduce": "fp16"}, "precision.reduce = fp16", "precision.reduce bf16")
+
+    def test_fp8_products_of_other_numbers_than_bf16(self):
+        for compute in ("fp32", "fp16"):
+            self.refuse_train(
+                {"precision.products": "fp8", "precision.compute": compute},
+                f"precision.compute = {compute}",
+                "use precision.compute bf16",
+            )
 
     def test_offloading_to_a_folder_that_does_not_exist(self):
         result = self.train("run", {"zero.offload": "states", "zero.offload-dir": "nowhere"}, expect=74)

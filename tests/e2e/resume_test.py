@@ -53,6 +53,16 @@ class Resume(harness.Case):
         self.train("parts", {"run.steps": 5, **bf16}, ranks=3)
         self.assert_same_run("whole", "parts")
 
+    def test_fp8_goes_on_with_its_scales(self):
+        fp8 = {"precision.compute": "bf16", "precision.products": "fp8", "precision.fp8-history": 3}
+        self.train("whole", {"run.steps": 6, **fp8})
+        self.train("parts", {"run.steps": 2, **fp8}, ranks=2)
+        self.train("parts", {"run.steps": 4, "checkpoint.async": "true", **fp8}, ranks=3)
+        self.train("parts", {"run.steps": 6, **fp8})
+        self.assert_same_run("whole", "parts")
+        self.train("bf16", {"run.steps": 6, "precision.compute": "bf16"})
+        self.assertNotEqual([line["loss"] for line in self.metrics("whole")], [line["loss"] for line in self.metrics("bf16")])
+
     def test_asynchronous_checkpoints_are_as_good(self):
         beside = {"checkpoint.async": "true", "checkpoint.every": 1, "checkpoint.keep": 2}
         self.train("whole", {"run.steps": 7})

@@ -1,4 +1,6 @@
 // What there is to know about the emulated GPUs: all alike, like an H100 in size; a process uses one.
+#include "device_info.hpp"
+
 #include <cstring>
 
 #include "errors.hpp"
@@ -6,6 +8,8 @@
 #include "settings.hpp"
 
 using emu::api, emu::config, emu::Capturing;
+
+int emu::compute_capability = 90;
 
 namespace {
 
@@ -47,8 +51,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     *properties = {};
     std::strcpy(properties->name, "emulated");
     properties->totalGlobalMem = config.device_bytes;
-    properties->major = 9;
-    properties->minor = 0;
+    properties->major = emu::compute_capability / 10;
+    properties->minor = emu::compute_capability % 10;
     properties->multiProcessorCount = 132;
     properties->warpSize = 32;
     properties->maxThreadsPerBlock = 1024;

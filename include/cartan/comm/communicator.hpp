@@ -72,6 +72,8 @@ class Communicator {
   virtual void barrier() = 0;
   /// values[i] = sum over ranks of their values[i].
   virtual void sum(std::span<std::int64_t> values) = 0;
+  /// values[i] = the largest of all ranks' values[i].
+  virtual void max(std::span<std::int64_t> values) = 0;
   virtual void broadcast_host(ByteView data, int root) = 0;
   /// out holds size() times in.size() bytes, in the order of ranks. For set-up only: it grows with the group.
   virtual void all_gather_host(ConstByteView in, ByteView out) = 0;

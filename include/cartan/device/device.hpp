@@ -35,6 +35,8 @@ class Device {
   virtual bool prefers_copies() const = 0;
   virtual MemoryLedger& ledger() = 0;
 
+  /// Whether matrix products of 8-bit codes are possible.
+  virtual bool multiplies_fp8() const { return true; }
   /// Side of a square product that keeps all of the device busy: what its speed is measured with.
   virtual Index large_product() const = 0;
 

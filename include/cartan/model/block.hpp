@@ -88,9 +88,13 @@ struct BlockGradients {
 
 class Block {
  public:
-  /// `config` is that of the whole model, `unit` has the parts of the group's slice.
+  /// The scales of a block's linear layers, by BlockLinear.
+  using Fp8Linears = std::array<Fp8Linear, kBlockLinears>;
+
+  /// `config` is that of the whole model, `unit` has the parts of the group's slice. With `fp8` products are
+  /// made of 8-bit codes.
   Block(const ModelConfig& config, const UnitSpec& unit, const TensorGroup& tensor,
-        const ContextGroup& context);
+        const ContextGroup& context, const Fp8Linears& fp8 = {});
 
   /// out [R, D] = block(saved.x). Fills the rest of `saved` (with `keeps_statistics` also what only a
   /// backward pass needs).
@@ -141,6 +145,7 @@ class Block {
   device::ConstMatrix values(const BlockActivations& saved) const;
   AttentionOperands operands(const BatchView& batch, const BlockActivations& saved) const;
   device::AttentionShape attention_shape(device::SequenceShape shape) const;
+  const Fp8Linear& fp8(BlockLinear which) const { return fp8_[static_cast<std::size_t>(which)]; }
 
   TensorGroup tensor_;
   ContextGroup context_;
@@ -148,6 +153,7 @@ class Block {
   float eps_;
   bool bias_, qk_norm_;
   Offsets at_;
+  Fp8Linears fp8_;
 };
 
 }  // namespace cartan::model

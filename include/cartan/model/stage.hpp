@@ -26,6 +26,7 @@ struct StageOptions {
   Recompute recompute;                 ///< what is not kept but computed again,
   std::vector<bool> recompute_layers;  ///< in these of the model's layers
   std::vector<bool> offload_layers;    ///< of these, activations wait outside of the device's memory
+  const Fp8Scales* fp8 = nullptr;  ///< of all layers, where blocks multiply 8-bit codes; outlives the stage
 };
 
 /// One micro-batch on its way through a stage: what forward keeps for the backward pass.

@@ -40,6 +40,11 @@ struct PrecisionConfig {
   std::string sum = "canonical";  ///< canonical | nccl: the order in which ranks' gradients are added
   std::string reduce = "fp32";  ///< fp32 | bf16 | fp16: gradients on the way to their owners, who sum in fp32
   std::string buffer = "fp32";  ///< fp32 | bf16 | fp16: values of the rotary tables are rounded to it
+  /// compute | fp8: products of the linear layers of blocks, in 8 bits with a scale a tensor, which follows
+  /// from the largest magnitudes of so many steps
+  std::string products = "compute";
+  Index fp8_history = 16;
+  int fp8_margin = 0;  ///< powers of two between these and the largest number of 8 bits
   // Of fp16, which multiplies the loss by a scale; with the other types they have no effect.
   double loss_scale = 0;           ///< for good; 0: dynamic, and the keys below count
   int loss_scale_power = 16;       ///< the first scale is 2 to this power
@@ -47,6 +52,7 @@ struct PrecisionConfig {
   int loss_scale_hysteresis = 2;   ///< overflows until the scale halves
   double loss_scale_min = 1;       ///< the scale never falls below
 
+  bool has_fp8_products() const { return products == "fp8"; }
   /// What the scaler is made with.
   optim::LossScaleConfig scaling() const;
 };

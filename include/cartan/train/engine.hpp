@@ -11,6 +11,7 @@
 #include "cartan/data/loader.hpp"
 #include "cartan/device/arena.hpp"
 #include "cartan/device/device.hpp"
+#include "cartan/model/fp8.hpp"
 #include "cartan/optim/adamw.hpp"
 #include "cartan/optim/loss_scaler.hpp"
 #include "cartan/pipeline/schedule.hpp"
@@ -63,6 +64,8 @@ class Engine {
   const pipeline::Schedule& schedule() const;
   /// Its state belongs to a checkpoint.
   optim::LossScaler& loss_scaler();
+  /// Likewise; null without precision.products = fp8.
+  model::Fp8Scales* fp8_scales();
 
   /// Update number `update` (1-based) at rate `lr`. Throws NumericError that names step and first tensor
   /// where the loss or a gradient is not finite; in fp16 the update is then left out and the loss scale

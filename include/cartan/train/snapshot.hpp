@@ -7,6 +7,7 @@
 
 #include "cartan/comm/communicator.hpp"
 #include "cartan/model/config.hpp"
+#include "cartan/model/fp8.hpp"
 #include "cartan/optim/loss_scaler.hpp"
 #include "cartan/shard/flat_state.hpp"
 #include "cartan/store/checkpoint.hpp"
@@ -29,17 +30,23 @@ Json to_json(const RunState& state, const model::ModelConfig& model, Index tree_
 /// Throws DataError that names `where`.
 RunState run_state_from_json(const Json& json, const std::string& where);
 
-/// The tensors of a checkpoint (parameters, moments), in file order.
-std::vector<store::TensorInfo> checkpoint_tensors(const model::ModelConfig& model);
-/// The element ranges that this rank writes: what it alone stands for. They point into `state`'s memory,
-/// which is the device's (store::SlabCopy).
+/// The tensors of a checkpoint (parameters, moments; with `fp8`, which may be null, the history of its
+/// maxima), in file order.
+std::vector<store::TensorInfo> checkpoint_tensors(const model::ModelConfig& model,
+                                                  const model::Fp8Scales* fp8);
+/// The element ranges that this rank writes: what it alone stands for; rank 0 (`is_first`) writes what all
+/// have. They point into memory of the device (store::SlabCopy).
 std::vector<store::Slab> checkpoint_slabs(const std::vector<store::TensorInfo>& tensors,
-                                          const shard::FlatState& state);
+                                          const shard::FlatState& state, const model::Fp8Scales* fp8,
+                                          bool is_first);
 
 /// Fills what `state` owns from a checkpoint whose model must equal `model`: a difference is a ConfigError
 /// that lists each entry. FlatState::refresh_compute is to follow. `moments`: read the optimizer's too.
 /// Throws DataError for what is missing or has another shape.
 void load(const store::CheckpointReader& reader, const std::filesystem::path& path,
           const model::ModelConfig& model, bool moments, shard::FlatState& state);
+
+/// Takes up the history of a checkpoint; one without it leaves the scales as they are.
+void load_fp8(const store::CheckpointReader& reader, model::Fp8Scales& fp8);
 
 }  // namespace cartan::train

@@ -38,6 +38,8 @@ void LocalCommunicator::barrier() { note("barrier", 0); }
 
 void LocalCommunicator::sum(std::span<std::int64_t> values) { note("sum", values.size_bytes()); }
 
+void LocalCommunicator::max(std::span<std::int64_t> values) { note("max", values.size_bytes()); }
+
 void LocalCommunicator::broadcast_host(ByteView data, int) { note("broadcast_host", data.size()); }
 
 void LocalCommunicator::all_gather_host(ConstByteView in, ByteView out) {

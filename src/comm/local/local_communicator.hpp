@@ -23,6 +23,7 @@ class LocalCommunicator : public Communicator {
   std::int64_t max(std::int64_t value) override;
   void barrier() override;
   void sum(std::span<std::int64_t> values) override;
+  void max(std::span<std::int64_t> values) override;
   void broadcast_host(ByteView data, int root) override;
   void all_gather_host(ConstByteView in, ByteView out) override;
   void send_host(ConstByteView data, int peer) override;

@@ -34,15 +34,8 @@ MpiGroup::MpiGroup(CommHandle comm, const std::string& name, const MpiOptions& o
 }
 
 std::int64_t MpiGroup::max(std::int64_t value) {
-  std::int64_t largest = value;
-  timed(recorder_, recorder_.open("max", sizeof value), false, [&] {
-    Requests requests(control_, "max");
-    requests.collective([&](MPI_Request* request) {
-      return MPI_Iallreduce(&value, &largest, 1, MPI_INT64_T, MPI_MAX, raw(), request);
-    });
-    requests.wait();
-  });
-  return largest;
+  max(std::span(&value, 1));
+  return value;
 }
 
 void MpiGroup::barrier() {
@@ -53,12 +46,16 @@ void MpiGroup::barrier() {
   });
 }
 
-void MpiGroup::sum(std::span<std::int64_t> values) {
-  timed(recorder_, recorder_.open("sum", values.size_bytes()), false, [&] {
-    Requests requests(control_, "sum");
+void MpiGroup::sum(std::span<std::int64_t> values) { combine(values, "sum", MPI_SUM); }
+
+void MpiGroup::max(std::span<std::int64_t> values) { combine(values, "max", MPI_MAX); }
+
+void MpiGroup::combine(std::span<std::int64_t> values, std::string_view verb, MPI_Op operation) {
+  timed(recorder_, recorder_.open(verb, values.size_bytes()), false, [&] {
+    Requests requests(control_, verb);
     requests.collective([&](MPI_Request* request) {
       // NOLINTNEXTLINE(mpi-type-mismatch): std::int64_t is what MPI_INT64_T stands for
-      return MPI_Iallreduce(MPI_IN_PLACE, values.data(), narrow<int>(values.size()), MPI_INT64_T, MPI_SUM,
+      return MPI_Iallreduce(MPI_IN_PLACE, values.data(), narrow<int>(values.size()), MPI_INT64_T, operation,
                             raw(), request);
     });
     requests.wait();

@@ -40,6 +40,7 @@ class MpiGroup : public Communicator {
   std::int64_t max(std::int64_t value) override;
   void barrier() override;
   void sum(std::span<std::int64_t> values) override;
+  void max(std::span<std::int64_t> values) override;
   void broadcast_host(ByteView data, int root) override;
   void all_gather_host(ConstByteView in, ByteView out) override;
   void send_host(ConstByteView data, int peer) override;
@@ -60,6 +61,8 @@ class MpiGroup : public Communicator {
   void require_peer(int peer) const;
 
  private:
+  void combine(std::span<std::int64_t> values, std::string_view verb, MPI_Op operation);
+
   CommHandle comm_;
   int rank_ = 0, size_ = 1;
   bool force_messages_;

@@ -112,6 +112,8 @@ class CudaDevice : public Device {
   }
 
   bool prefers_copies() const override { return true; }
+  /// Ada and later have tensor cores for it.
+  bool multiplies_fp8() const override { return 10 * properties_.major + properties_.minor >= 89; }
   MemoryLedger& ledger() override { return ledger_; }
   /// Some tiles of 128 x 128 for each multiprocessor.
   Index large_product() const override {
