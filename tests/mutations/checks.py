@@ -1,0 +1,76 @@
+"""Which programs look for a mutation of a file, in which order: quick ones first. Each runs on the emulated cuda device
+with its access checker.
+"""
+import dataclasses
+import os
+
+CUDA = {"CARTAN_TEST_DEVICE": "cuda", "EMU_CHECK": "1", "EMU_PRINT": "1", "EMU_TIMEOUT": "10"}
+LAZY = {"EMU_CHECK": "0", "EMU_SCHEDULE": "lazy"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    program: str  # in the build folder
+    ranks: int = 0  # 0: not under mpirun
+    only: str = ""  # --gtest_filter
+    settings: tuple = ()  # pairs, beside those of CUDA
+    expects_findings: bool = False  # of the tests themselves: the exit code decides
+
+    @property
+    def name(self):
+        words = [os.path.basename(self.program)]
+        if self.ranks:
+            words.append(f"on {self.ranks} ranks")
+        if "EMU_SCHEDULE" in dict(self.settings):
+            words.append(dict(self.settings)["EMU_SCHEDULE"])
+        return " ".join(words)
+
+
+def device(name, only=""):
+    return Check(f"tests/device/{name}", only=only)
+
+
+def on_ranks(program, ranks, only="", settings=None, **more):
+    return Check(f"tests/{program}", ranks, only, tuple((settings or {}).items()), **more)
+
+
+EVERY_OPERATION = Check("tests/ptx/record_launches")
+OPERATIONS = {
+    "adamw": "parts_test", "attention": "attention_test", "compression": "compression_test",
+    "cross_entropy": "parts_test", "sums": "sums_test",
+}
+ALL_OPERATIONS = ("rows_test", "row_views_test", "sums_test", "parts_test", "compression_test", "linear_test",
+                  "attention_test", "attention_parts_test")
+
+NCCL = [on_ranks("comm/communicator_test", 2), on_ranks("comm/canonical_reduction_test", 2),
+        on_ranks("comm/nccl_communicator_test", 2, expects_findings=True)]
+ZERO = on_ranks("train/equivalence_test", 2, "*BitsDoNotDependOnZeroStageOrShards/untied_fp32")
+PIPELINES = on_ranks("train/equivalence_test", 2, "*BitsDoNotDependOnPipelineStagesOrSchedules/untied_fp32")
+MESHES = on_ranks("train/equivalence_test", 2, "*OfTenStepsOnEveryMesh/untied_fp32")
+REST = [on_ranks("train/equivalence_test", 2, "-*untied_fp32"), on_ranks("train/equivalence_test", 3),
+        on_ranks("train/equivalence_test", 4), on_ranks("train/equivalence_test", 2, settings=LAZY)]
+TRAINING = [ZERO, MESHES, PIPELINES]
+
+
+def kernel_checks(file):
+    stem = os.path.basename(file)
+    first = [test for prefix, test in OPERATIONS.items() if stem.startswith(prefix)] or ["rows_test"]
+    rest = [test for test in ALL_OPERATIONS if test not in first]
+    return [EVERY_OPERATION] + [device(test) for test in first + rest]
+
+
+def checks_of(file):
+    if file.startswith("kernels/"):
+        return kernel_checks(file)
+    room = os.path.dirname(file).removeprefix("src/")
+    if room == "device/cuda":
+        return [EVERY_OPERATION] + [device(test) for test in ("linear_test", "rows_test")] + NCCL + TRAINING + REST
+    if room.startswith("comm"):
+        return NCCL + TRAINING + REST
+    if os.path.basename(file).startswith("context"):
+        return [MESHES, PIPELINES, ZERO] + REST
+    if os.path.basename(file) == "channel.hpp":
+        return [PIPELINES, MESHES] + REST
+    if room == "model":
+        return [MESHES, ZERO, PIPELINES] + REST
+    return TRAINING + REST
