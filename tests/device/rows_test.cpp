@@ -278,6 +278,22 @@ TEST_P(RowOps, EmbeddingMatchesTheReference) {
   }
 }
 
+// So many rows that the kernel lists the tokens of several in one warp.
+TEST_P(RowOps, EmbeddingOfALargeVocabularyMatchesTheReference) {
+  const Index hidden = 3, sequences = 3, length = 33, vocab = 6143, tokens = sequences * length;
+  Data dout(dtype(), random_values(tokens * hidden, "dout"));
+  auto ids = random_ids(tokens, vocab, "ids");
+  for (std::size_t i = 0; i < 40; ++i) ids[i] %= 3;  // neighbours
+  const Ints placed(ids);
+  const FoldPlan plan = plan_folds(CanonicalTree(sequences), 0, sequences, sequences).front();
+  Slots dtable(1, vocab * hidden);
+  ops_.embedding_backward(placed, dout.matrix(hidden), {sequences, length}, 0, vocab, dtable.view(plan),
+                          stream_);
+  stream_.synchronize();
+  expect_close(dtable.values(), reference::embedding_backward(ids, dout.values(), 0, vocab, hidden), 0x1p-20,
+               1e-5);
+}
+
 TEST_P(RowOps, EmbeddingShowsNegativeIds) {
   Data table(dtype(), Values(20, 1.0)), out(dtype(), 10);
   Ints ids({3, -1});

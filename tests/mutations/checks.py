@@ -35,12 +35,18 @@ def on_ranks(program, ranks, only="", settings=None, **more):
 
 
 EVERY_OPERATION = Check("tests/ptx/record_launches")
-OPERATIONS = {
-    "adamw": "parts_test", "attention": "attention_test", "compression": "compression_test",
-    "cross_entropy": "parts_test", "sums": "sums_test",
-}
 ALL_OPERATIONS = ("rows_test", "row_views_test", "sums_test", "parts_test", "compression_test", "linear_test",
                   "attention_test", "attention_parts_test")
+# The tests that call what a kernel file holds, by how its name begins; a header is in many.
+OPERATIONS = {
+    "attention_merge": ("attention_parts_test",),
+    "attention": ("attention_parts_test", "attention_test"),
+    "adamw": ("sums_test",),
+    "compression": ("compression_test",),
+    "sums": ("sums_test", "linear_test"),
+    "move": ("parts_test", "linear_test"),
+    "": ("rows_test",),
+}
 
 NCCL = [on_ranks("comm/communicator_test", 2), on_ranks("comm/canonical_reduction_test", 2),
         on_ranks("comm/nccl_communicator_test", 2, expects_findings=True)]
@@ -54,9 +60,10 @@ TRAINING = [ZERO, MESHES, PIPELINES]
 
 def kernel_checks(file):
     stem = os.path.basename(file)
-    first = [test for prefix, test in OPERATIONS.items() if stem.startswith(prefix)] or ["rows_test"]
-    rest = [test for test in ALL_OPERATIONS if test not in first]
-    return [EVERY_OPERATION] + [device(test) for test in first + rest]
+    tests = next(tests for prefix, tests in OPERATIONS.items() if stem.startswith(prefix))
+    if file.endswith(".cuh") and not stem.startswith("attention"):
+        tests = ALL_OPERATIONS
+    return [EVERY_OPERATION] + [device(test) for test in tests]
 
 
 def checks_of(file):

@@ -66,7 +66,11 @@ def read_results(path):
         return {result["name"]: result for result in map(json.loads, file)}
 
 
-def cell(text, most=110):
+ADDRESS = re.compile(r" at 0x[0-9a-f]+|, block \d+ thread \d+")
+
+
+def cell(text, most=150):
+    text = ADDRESS.sub("", text)
     text = text if len(text) <= most else text[:most - 3] + "..."
     return text.replace("|", "\\|")
 
