@@ -87,13 +87,13 @@ struct BlockScratch {
 };
 
 /// combine over all threads of the block (whole warps), the same value to each; `neutral` changes no value.
+/// Its two barriers keep calls with the same scratch apart.
 template <class WarpWide>
 __device__ __forceinline__ float block_wide(float x, float neutral, BlockScratch& scratch,
                                             const WarpWide& warp_wide) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, number = static_cast<int>(threadIdx.x) / kWarp;
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   x = warp_wide(x);
-  __syncthreads();  // scratch may still be read from the call before
   if (lane == 0) scratch.warp[number] = x;
   __syncthreads();
   if (number == 0) {

@@ -1,4 +1,5 @@
-// Which place is taken away in this run (workshop.py). In a file of its own: what it reads is no access of a kernel.
+// Which place is taken away in this run (workshop.py). In a file of its own: what it reads is no access of a
+// kernel.
 #include <cstdlib>
 
 extern "C" bool mutation_is_away(int number) {

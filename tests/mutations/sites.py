@@ -120,4 +120,4 @@ def with_switches(text, sites):
     for site in sorted(sites, key=lambda site: -site.begin):
         switch = f"(mutation_is_away({site.id}) ? {site.replacement} : {text[site.begin:site.end]})"
         text = text[:site.begin] + switch + text[site.end:]
-    return 'extern "C" bool mutation_is_away(int); ' + text
+    return 'extern "C" bool mutation_is_away(int);\n#line 1\n' + text
