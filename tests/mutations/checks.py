@@ -5,7 +5,7 @@ import dataclasses
 import os
 
 CUDA = {"CARTAN_TEST_DEVICE": "cuda", "EMU_CHECK": "1", "EMU_PRINT": "1", "EMU_TIMEOUT": "10"}
-LAZY = {"EMU_CHECK": "0", "EMU_SCHEDULE": "lazy"}
+LAZY = {"EMU_CHECK": "0", "EMU_SCHEDULE": "lazy"}  # as CTest does
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Check:
         return " ".join(words)
 
 
-def device(name, only=""):
-    return Check(f"tests/device/{name}", only=only)
+def device(name, **settings):
+    return Check(f"tests/device/{name}", settings=tuple(settings.items()))
 
 
 def on_ranks(program, ranks, only="", settings=None, **more):
@@ -35,13 +35,15 @@ def on_ranks(program, ranks, only="", settings=None, **more):
 
 
 EVERY_OPERATION = Check("tests/ptx/record_launches")
-ALL_OPERATIONS = ("rows_test", "row_views_test", "sums_test", "parts_test", "compression_test", "linear_test",
-                  "attention_test", "attention_parts_test")
+ALL_OPERATIONS = ("rows_test", "row_views_test", "sums_test", "decision_test", "parts_test", "compression_test",
+                  "fp8_test", "linear_test", "attention_test", "attention_parts_test")
 # The tests that call what a kernel file holds, by how its name begins; a header is in many.
 OPERATIONS = {
     "attention_merge": ("attention_parts_test",),
     "attention": ("attention_parts_test", "attention_test"),
     "adamw": ("sums_test",),
+    "decision": ("decision_test",),
+    "fp8": ("fp8_test",),
     "compression": ("compression_test",),
     "sums": ("sums_test", "linear_test"),
     "move": ("parts_test", "linear_test"),
@@ -51,6 +53,7 @@ OPERATIONS = {
 NCCL = [on_ranks("comm/communicator_test", 2), on_ranks("comm/canonical_reduction_test", 2),
         on_ranks("comm/nccl_communicator_test", 2, expects_findings=True)]
 ZERO = on_ranks("train/equivalence_test", 2, "*BitsDoNotDependOnZeroStageOrShards/untied_fp32")
+ZERO_LAZY = dataclasses.replace(ZERO, settings=tuple(LAZY.items()))
 PIPELINES = on_ranks("train/equivalence_test", 2, "*BitsDoNotDependOnPipelineStagesOrSchedules/untied_fp32")
 MESHES = on_ranks("train/equivalence_test", 2, "*OfTenStepsOnEveryMesh/untied_fp32")
 REST = [on_ranks("train/equivalence_test", 2, "-*untied_fp32"), on_ranks("train/equivalence_test", 3),
@@ -71,9 +74,9 @@ def checks_of(file):
         return kernel_checks(file)
     room = os.path.dirname(file).removeprefix("src/")
     if room == "device/cuda":
-        return [EVERY_OPERATION] + [device(test) for test in ("linear_test", "rows_test")] + NCCL + TRAINING + REST
+        return [EVERY_OPERATION, device("order_test"), device("order_test", EMU_SCHEDULE="lazy")] + NCCL + [ZERO, ZERO_LAZY]
     if room.startswith("comm"):
-        return NCCL + TRAINING + REST
+        return NCCL + [ZERO, ZERO_LAZY, PIPELINES]
     if os.path.basename(file).startswith("context"):
         return [MESHES, PIPELINES, ZERO] + REST
     if os.path.basename(file) == "channel.hpp":
