@@ -2,6 +2,8 @@
 // of copies from and to the host, scratch memory that streams share.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "device/ops_fixture.hpp"
 
 namespace cartan::device {
@@ -29,6 +31,21 @@ TEST_F(Order, MemoryMayBeReleasedBeforeItsLastUseIsOver) {
   const Array<float> next(filled(2.0f));  // may lie in the same place
   other_->synchronize();
   EXPECT_EQ(next.host(), filled(2.0f));
+}
+
+TEST_F(Order, AnEventIsDoneWhenItsWorkIs) {
+  const Array<float> source(filled(1.0f));
+  const Buffer buffer = device_.allocate_offloaded(kBytes, "a test");
+  const std::span<float> host(buffer.as<float>(), kCount);
+  std::fill(host.begin(), host.end(), 0.0f);
+  device_.copy(host.data(), source.data(), kBytes, *other_);
+  const Event copied = other_->record();
+  if (copied.done()) {
+    EXPECT_EQ(host.back(), 1.0f);
+  }
+  copied.wait();
+  EXPECT_TRUE(copied.done());
+  EXPECT_EQ(host.back(), 1.0f);
 }
 
 TEST_F(Order, CopiesFromTheHostMayFollowEachOther) {
@@ -64,7 +81,7 @@ TEST_F(Order, StreamsTakeTurnsWithScratchMemory) {
   const auto third = device_.make_stream("third");
   Array<float> sums[] = {Array<float>(kCount), Array<float>(kCount)};
   const Array<float> values[] = {Array<float>(filled(1.0f)), Array<float>(filled(2.0f))};
-  std::vector<int> merges(300, 1);  // a list that is too long for the parameters of a kernel
+  std::vector<int> merges(500, 1);  // a list that is too long for the parameters of a kernel
   merges[0] = 0;
   for (const std::size_t i : {0, 1}) {
     const std::vector<const float*> list(merges.size(), values[i].data());
@@ -73,8 +90,8 @@ TEST_F(Order, StreamsTakeTurnsWithScratchMemory) {
   }
   other_->synchronize();
   third->synchronize();
-  EXPECT_EQ(sums[0].host(), filled(300.0f));
-  EXPECT_EQ(sums[1].host(), filled(600.0f));
+  EXPECT_EQ(sums[0].host(), filled(500.0f));
+  EXPECT_EQ(sums[1].host(), filled(1000.0f));
 }
 
 }  // namespace
