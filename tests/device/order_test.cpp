@@ -33,19 +33,37 @@ TEST_F(Order, MemoryMayBeReleasedBeforeItsLastUseIsOver) {
   EXPECT_EQ(next.host(), filled(2.0f));
 }
 
-TEST_F(Order, AnEventIsDoneWhenItsWorkIs) {
-  const Array<float> source(filled(1.0f));
-  const Buffer buffer = device_.allocate_offloaded(kBytes, "a test");
-  const std::span<float> host(buffer.as<float>(), kCount);
-  std::fill(host.begin(), host.end(), 0.0f);
-  device_.copy(host.data(), source.data(), kBytes, *other_);
-  const Event copied = other_->record();
-  if (copied.done()) {
-    EXPECT_EQ(host.back(), 1.0f);
+/// Memory of the host that the device copies to.
+class OrderForTheHost : public Order {
+ protected:
+  OrderForTheHost() { std::fill(host_.begin(), host_.end(), 0.0f); }
+  Event copied() {
+    device_.copy(host_.data(), source_.data(), kBytes, *other_);
+    return other_->record();
   }
-  copied.wait();
-  EXPECT_TRUE(copied.done());
-  EXPECT_EQ(host.back(), 1.0f);
+  const Array<float> source_{filled(1.0f)};
+  const Buffer buffer_ = device_.allocate_offloaded(kBytes, "a test");
+  const std::span<float> host_{buffer_.as<float>(), kCount};
+};
+
+TEST_F(OrderForTheHost, AnEventIsDoneWhenItsWorkIs) {
+  const Event event = copied();
+  if (event.done()) {
+    EXPECT_EQ(host_.back(), 1.0f);
+  }
+  other_->synchronize();
+  EXPECT_TRUE(event.done());
+}
+
+TEST_F(OrderForTheHost, WhoWaitedForAnEventSeesItsWork) {
+  copied().wait();
+  EXPECT_EQ(host_.back(), 1.0f);
+}
+
+TEST_F(OrderForTheHost, WhoWaitedForAStreamSeesItsWork) {
+  copied();
+  other_->synchronize();
+  EXPECT_EQ(host_.back(), 1.0f);
 }
 
 TEST_F(Order, CopiesFromTheHostMayFollowEachOther) {
