@@ -66,6 +66,12 @@ TEST_F(OrderForTheHost, WhoWaitedForAStreamSeesItsWork) {
   EXPECT_EQ(host_.back(), 1.0f);
 }
 
+TEST_F(OrderForTheHost, AStreamFinishesItsWorkBeforeItIsDestroyed) {
+  copied();
+  other_.reset();
+  EXPECT_EQ(host_.back(), 1.0f);
+}
+
 TEST_F(Order, CopiesFromTheHostMayFollowEachOther) {
   std::vector<std::vector<float>> sent;
   std::vector<Array<float>> received;
