@@ -4,7 +4,7 @@ with its access checker.
 import dataclasses
 import os
 
-CUDA = {"CARTAN_TEST_DEVICE": "cuda", "EMU_CHECK": "1", "EMU_PRINT": "1", "EMU_TIMEOUT": "10"}
+CUDA = {"CARTAN_TEST_DEVICE": "cuda", "EMU_CHECK": "1", "EMU_PRINT": "1", "EMU_TIMEOUT": "10", "GTEST_COLOR": "no"}
 LAZY = {"EMU_CHECK": "0", "EMU_SCHEDULE": "lazy"}  # as CTest does
 
 
@@ -35,6 +35,7 @@ def on_ranks(program, ranks, only="", settings=None, **more):
 
 
 EVERY_OPERATION = Check("tests/ptx/record_launches")
+ORDER, ORDER_LAZY = device("order_test"), device("order_test", EMU_SCHEDULE="lazy")
 ALL_OPERATIONS = ("rows_test", "row_views_test", "sums_test", "decision_test", "parts_test", "compression_test",
                   "fp8_test", "linear_test", "attention_test", "attention_parts_test")
 # The tests that call what a kernel file holds, by how its name begins; a header is in many.
@@ -74,7 +75,7 @@ def checks_of(file):
         return kernel_checks(file)
     room = os.path.dirname(file).removeprefix("src/")
     if room == "device/cuda":
-        return [EVERY_OPERATION, device("order_test"), device("order_test", EMU_SCHEDULE="lazy")] + NCCL + [ZERO, ZERO_LAZY]
+        return [EVERY_OPERATION, ORDER, ORDER_LAZY] + NCCL + [ZERO, ZERO_LAZY]
     if room.startswith("comm"):
         return NCCL + [ZERO, ZERO_LAZY, PIPELINES]
     if os.path.basename(file).startswith("context"):

@@ -97,7 +97,7 @@ def table(places, results, reasons):
         elif kind != "finding":
             how = f"{kind}: {how}"
         counts[kind] = counts.get(kind, 0) + 1
-        lines.append(f"| `{site.place}` | `{cell(site.text, 60)}` | {who} | {cell(how)} |")
+        lines.append(f"| `{site.place}` | `{cell(site.text, 60)}` | {who} | {cell(how).replace('<', '&lt;')} |")
     total = [f"{kind}: {count}" for kind, count in sorted(counts.items(), key=lambda pair: -pair[1])]
     text = f"{sum(counts.values())} of {len(places)} places. {', '.join(total)}.\n\n" + "\n".join(lines)
     if missing:

@@ -21,7 +21,7 @@ OBJECTS = re.compile(r"^(src/|tests/emu/CMakeFiles/cartan_kernels_emu\.)")
 OUTPUT = re.compile(r" -o (\S+)")
 
 FINDING = re.compile(r"emu\[\d+\]: (.*)|the emulated GPU found what this test did not expect: (.*)")
-FAILED_TEST = re.compile(r"\[  FAILED  \] (\S+)")
+FAILED_TEST = re.compile(r"\[  FAILED  \] ([^\s,]+)")
 
 Verdict = collections.namedtuple("Verdict", "how detail")
 
@@ -148,14 +148,14 @@ class Workshop:
                 running.wait()
         if code == 0:
             return None
-        if (finding := _finding_in(log)) and not check.expects_findings:
+        if not check.expects_findings and (finding := _finding_in(log)):
             return Verdict("finding", finding)
         with open(log, encoding="utf-8", errors="replace") as file:
             failed = FAILED_TEST.search(file.read())
         if code is None:
             return Verdict("time-out", f"no end within {timeout_s:.0f} s")
         if failed:
-            return Verdict("test", (finding + "; " if finding else "") + failed[1])
+            return Verdict("test", failed[1])
         return Verdict("crash", f"exit code {code}")
 
 
