@@ -165,6 +165,15 @@ TEST_P(ToFp8, TakesPartsOfTilesAndAnyStrideAndStart) {
   }
 }
 
+// A block of the GPU then takes tile after tile.
+TEST_P(ToFp8, TakesMoreTilesThanAGridHasBlocks) {
+  if (!transposed_ || type_ != DType::e4m3) return;  // whose tiles go through shared memory; once is enough
+  constexpr Index kRows = 16, kCols = 64 * 2049;
+  Values values;
+  for (Index i = 0; i < kRows * kCols; ++i) values.push_back(static_cast<double>(i % 509) / 4 - 60);
+  expect_codes(values, {kRows, kCols}, 1.0f);
+}
+
 TEST_P(ToFp8, RaisesTheLargestMagnitudeOnly) {
   expect_codes(random_values(512, "x"), {16, 32}, 1.0f, 1000.0f);
   expect_codes(random_values(512, "x"), {16, 32}, 1.0f, 0.5f);
