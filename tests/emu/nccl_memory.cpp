@@ -23,8 +23,14 @@ ncclResult_t ncclMemAlloc(void** data, std::size_t bytes) {
   return cudaMalloc(data, bytes) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
+// Unlike cudaFree it is not said to wait for anything: the memory goes in the order of a stream that knows
+// only what the host has seen.
 ncclResult_t ncclMemFree(void* data) {
-  return cudaFree(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  cudaStream_t stream = nullptr;
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return ncclUnhandledCudaError;
+  const cudaError_t freed = cudaFreeAsync(data, stream);
+  cudaStreamDestroy(stream);
+  return freed == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t handle, void* data, std::size_t bytes, void** registration) {
