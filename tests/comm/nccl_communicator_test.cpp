@@ -245,6 +245,15 @@ TEST_F(Nccl, ExchangeMemoryMayOutliveItsGroup) {
   EXPECT_EQ(floats_of(buffer), std::vector<float>(100, 0.0f));
 }
 
+TEST_F(Nccl, ExchangeMemoryMayBeReleasedBeforeItsLastUseIsOver) {
+  emu::config.race = true;
+  const auto comm = make(NcclUse::collectives);
+  device::Buffer buffer = comm->allocate_exchange(gpu(), 400, MemoryKind::gradients, "gradients");
+  gpu().ops().fill_zero({buffer.data(), DType::f32, 100}, *stream_);
+  buffer.reset();
+  EXPECT_EQ(findings(), "");
+}
+
 TEST_F(Nccl, PlainMemoryServesWhereNcclHasNone) {
   // The room for sums is the first that is asked for.
   for (const int number : {1, 2}) {
