@@ -62,6 +62,7 @@ void Fp8Scales::end_step(comm::Communicator& world) {
   device_.compute_stream().synchronize();
   // Floats that are not negative have the order of their bits, infinity and NaN last.
   std::vector<std::int64_t> bits;
+  bits.reserve(maxima.size());
   for (const float value : maxima) bits.push_back(std::bit_cast<std::int32_t>(value));
   world.max(bits);
   std::copy_backward(history_.begin(), history_.end() - tensors_, history_.end());

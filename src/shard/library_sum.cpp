@@ -19,8 +19,7 @@ class LibrarySum : public GradientSum {
     const bool is_transient = layout.gradient_life() == GradientLife::transient;
     if (!is_transient) leaves = place_.all_leaves();
     const std::span<float> values = own_sum(part.begin, part.elements, leaves);
-    const device::Event summed =
-        place_.plane.library_reduce_scatter(values, layout.place().width, place_.stream);
+    device::Event summed = place_.plane.library_reduce_scatter(values, layout.place().width, place_.stream);
     const Index count = part.alone.end - part.alone.begin;
     if (!is_transient || count == 0) return summed;
     // The sums of micro-batches simply run on.

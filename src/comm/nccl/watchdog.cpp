@@ -45,7 +45,7 @@ void Watchdog::run() {
   if (!is_ended_within(options_.grace_s)) duties_.give_up(found);
 }
 
-void end_process(std::exception_ptr failure) {
+void end_process(const std::exception_ptr& failure) {
   // MPI itself may be what hangs: then the alarm ends the process.
   constexpr unsigned kSecondsForMpi = 10;
   alarm(kSecondsForMpi);

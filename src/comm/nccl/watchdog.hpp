@@ -52,6 +52,6 @@ class Watchdog {
 };
 
 /// Says on stderr why, and ends the job: for a rank whose main thread does not.
-[[noreturn]] void end_process(std::exception_ptr failure);
+[[noreturn]] void end_process(const std::exception_ptr& failure);
 
 }  // namespace cartan::comm
