@@ -46,6 +46,7 @@ device::Vector ExchangePlace::whole(Index begin, Index count) const {
 void ExchangePlace::wait_for_gradients() const { stream.wait(state.device().compute_stream().record()); }
 
 void ExchangePlace::fold_own(Index begin, Index count, LeafRange leaves) const {
+  wait_for_gradients();
   const LeafRange own = leaf_range(leaves.end - leaves.begin, plane.rank() / parts, plane.size() / parts);
   const std::size_t nodes = tree.stack_of_range(leaves.begin + own.begin, leaves.begin + own.end).size();
   device::Ops& ops = state.device().ops();

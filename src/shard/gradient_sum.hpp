@@ -21,7 +21,8 @@ struct ExchangePlace {
   device::Vector whole(Index begin, Index count) const;
   /// What is enqueued next comes after what was computed so far.
   void wait_for_gradients() const;
-  /// Adds up this rank's stack of sums over `leaves` in the first slot; zeros where it computed none.
+  /// Waits likewise, and adds up this rank's stack of sums over `leaves` in the first slot; zeros where it
+  /// computed none.
   void fold_own(Index begin, Index count, LeafRange leaves) const;
 };
 

@@ -37,7 +37,6 @@ class LibrarySum : public GradientSum {
  private:
   /// This rank's summands, in the first slot.
   std::span<float> own_sum(Index begin, Index count, LeafRange leaves) const {
-    place_.wait_for_gradients();
     place_.fold_own(begin, count, leaves);
     return {place_.state.slots()[0] + begin, narrow<std::size_t>(count)};
   }

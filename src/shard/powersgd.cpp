@@ -45,7 +45,6 @@ class PowerSgd : public GradientHook {
     device::Ops& ops = place_.state.device().ops();
     device::Stream& stream = place_.stream;
     const device::SequenceShape rows{1, rank_};
-    place_.wait_for_gradients();
     place_.fold_own(part.begin, part.elements, place_.all_leaves());
     for (const Factored& m : plan.matrices) {
       const Index elements = m.rows * m.cols;

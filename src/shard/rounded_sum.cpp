@@ -23,7 +23,6 @@ class RoundedSum : public GradientSum {
   }
 
   device::Event all_reduce(Index begin, Index count) override {
-    place_.wait_for_gradients();
     place_.fold_own(begin, count, place_.all_leaves());
     float* const values = place_.state.slots()[0] + begin;
     const LeafRange own = comm::chunk_range(count, place_.plane.rank(), ranks_);
@@ -41,7 +40,6 @@ class RoundedSum : public GradientSum {
     const FlatLayout& layout = place_.state.layout();
     const bool is_transient = layout.gradient_life() == GradientLife::transient;
     if (!is_transient) leaves = place_.all_leaves();
-    place_.wait_for_gradients();
     place_.fold_own(part.begin, part.elements, leaves);
     float* const values = place_.state.slots()[0] + part.begin;
     float* const sum = is_transient ? place_.state.owned_stack(part)[0] : values + part.alone.begin;

@@ -34,7 +34,6 @@ class TopK : public GradientHook {
     const auto [elements, taken] = sizes_.at(part.begin);
     const Vector gradient = place_.whole(part.begin, elements);
     const Vector residual{residuals_.as<float>() + part.begin, DType::f32, elements};
-    place_.wait_for_gradients();
     place_.fold_own(part.begin, elements, place_.all_leaves());
     ops.add(residual, gradient, stream);
     const Pairs own = pairs_of(place_.plane.rank(), taken);

@@ -156,8 +156,7 @@ struct Engine::State {
   }
 
   /// The losses of the step are not finite. Where all parameters are, the same micro-batches once more show
-  /// where it begins.
-  /// Collective.
+  /// where it begins. Collective.
   [[noreturn]] void diagnose_loss(Index update) {
     const Index leaf = -mesh.world().max(-losses.nonfinite_leaf().value_or(config.batch.global));
     if (const auto parameter = agree(first_nonfinite_parameter()))
@@ -326,6 +325,8 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
       s.reducer.unit_ready(unit, s.share.together(micro_batch), last);
     }
   };
+  // Elsewhere the loss is looked at as it comes, or may overflow.
+  const bool keeps = !s.fused && !s.scales_loss();
   s.kept.resize(narrow<std::size_t>(s.schedule.micro_batches));
   std::size_t micro_batches = 0;
   const NextBatch keeping = [&](data::MicroBatch& batch) {
@@ -334,7 +335,7 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   };
   const double loss_scale = s.loss_scale();
   const RunnerTimes times =
-      s.runner.train(keeping, hooks, s.embedding_plan(), static_cast<float>(loss_scale));
+      s.runner.train(keeps ? keeping : next, hooks, s.embedding_plan(), static_cast<float>(loss_scale));
   result.times.data = times.data;
   result.times.compute = times.compute - times.wait;
   result.times.pipeline = times.wait;

@@ -40,10 +40,6 @@ class Equivalence : public ::testing::TestWithParam<std::tuple<bool, std::string
     comm::Mesh alone = comm::Mesh::alone();
     return on(alone, 1, false, steps);
   }
-  static void expect_same_bits(const Outcome& found, const Outcome& one, const std::string& where) {
-    EXPECT_EQ(found.numbers, one.numbers) << where;
-    EXPECT_TRUE(found.parameters == one.parameters) << where;
-  }
   /// Whether combination number `turn` is tried: all of them, or each third one.
   static bool is_tried(int turn) { return cartan::testing::on_cpu() || turn % 3 == 0; }
 

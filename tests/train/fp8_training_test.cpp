@@ -38,11 +38,6 @@ Config in_bf16(Config config) {
   return config;
 }
 
-void expect_same_bits(const Outcome& found, const Outcome& expected, const std::string& where) {
-  EXPECT_EQ(found.numbers, expected.numbers) << where;
-  EXPECT_TRUE(found.parameters == expected.parameters) << where;
-}
-
 class Fp8Training : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {

@@ -98,6 +98,11 @@ inline Outcome run(Config config, Index micro, double bucket_mb, int threads, co
   return outcome;
 }
 
+inline void expect_same_bits(const Outcome& found, const Outcome& expected, const std::string& where) {
+  EXPECT_EQ(found.numbers, expected.numbers) << where;
+  EXPECT_TRUE(found.parameters == expected.parameters) << where;
+}
+
 /// Equal up to rounding: sums are split over ranks. In bf16 gradients that would be zero are noise, which
 /// AdamW makes as large as any step; there only the losses, and the first norm, are compared.
 inline void expect_near(const Outcome& found, const Outcome& expected, const std::string& dtype,

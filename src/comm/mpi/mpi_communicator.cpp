@@ -3,7 +3,6 @@
 
 #include <cstring>
 
-#include "cartan/core/narrow.hpp"
 #include "comm/mpi/tags.hpp"
 #include "comm/traffic.hpp"
 
@@ -136,11 +135,7 @@ device::Event MpiCommunicator::receive(ByteView data, int peer, device::Stream& 
 device::Event MpiCommunicator::sum_integers(std::span<std::int64_t> values, device::Stream& stream) {
   return submit(stream, "sum_integers", values.size_bytes(), 0, [=, this] {
     Requests requests(data_, "sum_integers");
-    requests.collective([&](MPI_Request* request) {
-      // NOLINTNEXTLINE(mpi-type-mismatch): std::int64_t is what MPI_INT64_T stands for
-      return MPI_Iallreduce(MPI_IN_PLACE, values.data(), narrow<int>(values.size()), MPI_INT64_T, MPI_SUM,
-                            data_.comm, request);
-    });
+    requests.all_reduce(values, MPI_SUM);
     requests.wait();
   });
 }

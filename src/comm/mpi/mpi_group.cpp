@@ -53,11 +53,7 @@ void MpiGroup::max(std::span<std::int64_t> values) { combine(values, "max", MPI_
 void MpiGroup::combine(std::span<std::int64_t> values, std::string_view verb, MPI_Op operation) {
   timed(recorder_, recorder_.open(verb, values.size_bytes()), false, [&] {
     Requests requests(control_, verb);
-    requests.collective([&](MPI_Request* request) {
-      // NOLINTNEXTLINE(mpi-type-mismatch): std::int64_t is what MPI_INT64_T stands for
-      return MPI_Iallreduce(MPI_IN_PLACE, values.data(), narrow<int>(values.size()), MPI_INT64_T, operation,
-                            raw(), request);
-    });
+    requests.all_reduce(values, operation);
     requests.wait();
   });
 }

@@ -36,6 +36,14 @@ void Requests::receive(ByteView data, int peer, int tag) {
   }
 }
 
+void Requests::all_reduce(std::span<std::int64_t> values, MPI_Op operation) {
+  collective([&](MPI_Request* request) {
+    // NOLINTNEXTLINE(mpi-type-mismatch): std::int64_t is what MPI_INT64_T stands for
+    return MPI_Iallreduce(MPI_IN_PLACE, values.data(), narrow<int>(values.size()), MPI_INT64_T, operation,
+                          context_.comm, request);
+  });
+}
+
 void Requests::wait() {
   Backoff backoff(context_.spin);
   std::vector<MPI_Status> statuses(requests_.size());

@@ -5,7 +5,9 @@
 #include <mpi.h>
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,6 +46,9 @@ class Requests {
     check_code(start(&request), kNoPeer);
     add(request, kNoPeer);
   }
+
+  /// values[i] = the operation over all ranks' values[i]; they must live until wait().
+  void all_reduce(std::span<std::int64_t> values, MPI_Op operation);
 
   /// Returns when all are complete. If one fails the others stay under way: the job is about to end.
   void wait();

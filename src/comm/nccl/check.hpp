@@ -8,6 +8,9 @@
 
 namespace cartan::comm {
 
+/// What a non-blocking call returns that has not failed.
+inline bool is_fine(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
+
 /// Returns if `result` is ncclSuccess. Throws PeerError where another rank is gone or unreachable,
 /// InternalError where ranks or arguments do not fit together, else EnvironmentError. `what` names the call:
 /// "all_gather #12 on tp[pp=0,dp=1,cp=0], rank 1 of 4".

@@ -21,8 +21,6 @@ MpiOptions with_health(MpiOptions options, const std::shared_ptr<FirstFailure>& 
   return options;
 }
 
-bool is_fine(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
-
 }  // namespace
 
 NcclCommunicator::NcclCommunicator(CommHandle comm, const std::string& name, const MpiOptions& options,

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "comm/mpi/mpi_group.hpp"
+#include "comm/nccl/check.hpp"
 #include "comm/nccl/first_failure.hpp"
 
 namespace cartan::comm {
@@ -44,7 +45,7 @@ class NcclLink {
       check(ncclGroupStart(), call);
       ncclResult_t result = calls(handle_);
       const ncclResult_t ended = ncclGroupEnd();
-      if (result == ncclSuccess || result == ncclInProgress) result = ended;
+      if (is_fine(result)) result = ended;
       if (result != ncclInProgress) check(result, call);
     }
     settle(call);

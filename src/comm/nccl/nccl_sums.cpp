@@ -113,7 +113,7 @@ device::Event NcclCommunicator::library_reduce_scatter(std::span<float> data, in
     for (int owner = 0; owner < size(); ++owner) {
       const LeafRange chunk = chunk_of(owner);
       float* const from = data.data() + chunk.begin;
-      if (length_of(chunk) > 0 && (result == ncclSuccess || result == ncclInProgress))
+      if (length_of(chunk) > 0 && is_fine(result))
         result = ncclReduce(from, from, narrow<std::size_t>(length_of(chunk)), ncclFloat32, ncclSum, owner,
                             comm, native);
     }
@@ -172,7 +172,7 @@ void NcclCommunicator::exchange(const CallName& call, const ReductionPlan& plan,
   const auto part_of = [&](int owner) { return piece_of(plan.chunk(sums.count, owner), round, piece); };
   link().run(call, [&](ncclComm_t comm) {
     ncclResult_t result = ncclSuccess;
-    const auto go_on = [&] { return result == ncclSuccess || result == ncclInProgress; };
+    const auto go_on = [&] { return is_fine(result); };
     const auto here = narrow<std::size_t>(length_of(part_of(rank())));
     for (const PlannedValue& value : plan.values) {
       if (value.rank == rank() || here == 0 || !go_on()) continue;
