@@ -204,11 +204,22 @@ train_1b() {
   fi
 }
 
+# What CUDA graphs save where kernels are short: the same training with and without them.
+train_graphs() {
+  local graphs more=(--model.preset smollm2-135m --seq 512 --batch.global 8 --batch.micro 1 --precision.compute bf16)
+  [ -z "$emulated" ] || more=(--model.preset tiny --seq 32 --batch.global 4 --batch.micro 1 --run.threads 1)
+  for graphs in true false; do
+    train "graphs-$graphs" 40 40 "${more[@]}" --run.graphs "$graphs"
+    [ "$state" = "done" ] || break
+  done
+}
+
 if begin build 3600; then make_build; fi; finish
 if begin tests 90; then run_tests; fi; finish
 if begin benchmark 75; then run_benchmark; fi; finish
 if begin data 30; then make_data; fi; finish
 if begin train-135m 75; then train_135m; fi; finish
+if begin graphs 40; then train_graphs; fi; finish
 if begin train-1b 75; then train_1b; fi; finish
 if begin sanitizer 90; then run_sanitizer; fi; finish
 if python3 -B "$here/perf/gpu_report.py" "$work" "$out"; then code=0; else code=$?; fi

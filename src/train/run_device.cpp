@@ -28,6 +28,7 @@ std::unique_ptr<device::Device> make_run_device(const Config& config, const comm
   options.offload_dir = offload_directory(config);
   options.local_rank = session.node_rank();
   options.local_ranks = session.ranks_on_node();
+  options.graphs = config.run.graphs;
   return device::make_device(device::device_kind_from_name(config.run.device), options);
 }
 

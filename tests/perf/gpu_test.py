@@ -48,7 +48,7 @@ class GpuScript(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertEqual(report["machine"]["gpus"][0]["name"], "NVIDIA Imagined")
         self.assertEqual(report["machine"]["toolkit"], "13.0.88")
-        self.assertEqual([part["name"] for part in report["parts"]], ["build", "tests", "benchmark", "data", "train-135m", "train-1b", "sanitizer"])
+        self.assertEqual([part["name"] for part in report["parts"]], ["build", "tests", "benchmark", "data", "train-135m", "graphs", "train-1b", "sanitizer"])
         for part in report["parts"]:
             self.assertTrue(part["state"].startswith("done"), part)
         self.assertEqual([(test["name"], test["result"]) for test in report["tests"]], [("sums_test.cuda", "passed"), ("traffic_test.cuda1", "passed")])
@@ -59,7 +59,7 @@ class GpuScript(unittest.TestCase):
         self.assertTrue({"rmsnorm_forward", "attention_backward_128", "linear_backward_weight", "cross_entropy", "adamw", "tree_sum"} <= names, names)
         for entry in report["benchmarks"]:
             self.assertGreater(entry["of_limit"], 0, entry)
-        self.assertEqual([(run["name"], run["result"]) for run in report["training"]], [("llama3.2-1b", "passed"), ("smollm2-135m", "passed")])
+        self.assertEqual([(run["name"], run["result"]) for run in report["training"]], [(name, "passed") for name in ("graphs-false", "graphs-true", "llama3.2-1b", "smollm2-135m")])
         for run in report["training"]:
             self.assertGreaterEqual(run["steps"], 8)
             self.assertGreater(run["mfu"], 0)

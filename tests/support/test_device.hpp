@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cartan/device/device.hpp"
@@ -31,6 +32,8 @@ inline std::unique_ptr<device::Device> make_test_device(int threads) {
   options.threads = threads;
   options.local_rank = launcher_number("OMPI_COMM_WORLD_LOCAL_RANK", 0);
   options.local_ranks = local_ranks();
+  const char* const graphs = std::getenv("CARTAN_TEST_GRAPHS");
+  options.graphs = graphs == nullptr || std::string_view(graphs) != "0";
   return device::make_device(test_device_kind(), options);
 }
 

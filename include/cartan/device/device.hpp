@@ -76,6 +76,7 @@ struct DeviceOptions {
   int threads = 0;  ///< 0: the CPUs that this process may use, shared among the ranks of the node
   std::string offload_dir = ".";
   int local_rank = 0, local_ranks = 1;  ///< among the ranks of this node: which GPU is this rank's
+  bool graphs = true;                   ///< repeated work goes to the GPU as CUDA graphs
 };
 
 /// The device `kind`. Throws EnvironmentError where this build or machine lacks it.

@@ -22,6 +22,7 @@ struct RunConfig {
   std::uint64_t seed = 1234;
   std::string device = "cpu";     ///< cpu | cuda
   int threads = 0;                ///< a rank; 0: the node's CPUs divided among its ranks
+  bool graphs = true;             ///< cuda: repeated work as CUDA graphs
   Index log_every = 1;            ///< steps
   Index eval_every = 0;           ///< steps; 0: never
   Index eval_batches = 8;         ///< global batches of one evaluation

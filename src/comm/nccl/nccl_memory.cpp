@@ -1,5 +1,7 @@
 #include "comm/nccl/nccl_memory.hpp"
 
+#include "cartan/device/cuda_stream.hpp"
+
 namespace cartan::comm {
 
 Registrations::~Registrations() {
@@ -23,8 +25,8 @@ device::Buffer allocate_mappable(device::Device& device, std::size_t size_bytes,
   }
   if (registered != nullptr) registered->add(data, size_bytes);
   return {data, size_bytes, kind, device.ledger(),
-          [registered = std::move(registered)](void* memory) mutable {
-            cudaDeviceSynchronize();
+          [&device, registered = std::move(registered)](void* memory) mutable {
+            device::finish_gpu(device.compute_stream());
             registered.reset();
             ncclMemFree(memory);
           }};

@@ -21,4 +21,6 @@ void copy_on_gpu(void*, const void*, std::size_t, Stream& stream) {
   throw InternalError("stream {} is not one of a GPU", stream.name());
 }
 
+void finish_gpu(Stream&) noexcept {}
+
 }  // namespace cartan::device

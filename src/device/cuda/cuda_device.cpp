@@ -6,8 +6,10 @@
 #include <cstdlib>
 
 #include "cartan/core/error.hpp"
+#include "cartan/device/cuda_stream.hpp"
 #include "device/cuda/cuda_ops.hpp"
 #include "device/cuda/errors.hpp"
+#include "device/cuda/graph_ops.hpp"
 #include "device/cuda/scratch_bytes.hpp"
 #include "device/cuda/staging.hpp"
 #include "device/cuda/stream.hpp"
@@ -63,6 +65,7 @@ class CudaDevice : public Device {
     check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute");
     scratch_ = allocate(kDeviceScratchBytes, MemoryKind::workspace, "scratch of the device");
     ops_ = std::make_unique<CudaOps>(scratch_.as<std::byte>(), compute_stream_, staging_);
+    if (options.graphs) graph_ops_ = make_graph_ops(*ops_, compute_stream_);
   }
 
   DeviceKind kind() const override { return DeviceKind::cuda; }
@@ -91,7 +94,7 @@ class CudaDevice : public Device {
     // Any stream may use it from now on.
     compute_stream_.synchronize();
     return {data, size_bytes, kind, ledger_, [this](void* p) {
-              cudaDeviceSynchronize();
+              finish_gpu(compute_stream_);
               cudaFreeAsync(p, compute_stream_.native());
             }};
   }
@@ -108,7 +111,10 @@ class CudaDevice : public Device {
           label, gib(size_bytes));
     }
     check(state, "cudaMallocHost");
-    return {data, size_bytes, MemoryKind::offloaded, ledger_, [](void* p) { cudaFreeHost(p); }};
+    return {data, size_bytes, MemoryKind::offloaded, ledger_, [this](void* p) {
+              finish_gpu(compute_stream_);
+              cudaFreeHost(p);
+            }};
   }
 
   bool prefers_copies() const override { return true; }
@@ -127,7 +133,7 @@ class CudaDevice : public Device {
   }
   void begin_range(const std::string& name) override { nvtxRangePushA(name.c_str()); }
   void end_range() noexcept override { nvtxRangePop(); }
-  Ops& ops() override { return *ops_; }
+  Ops& ops() override { return graph_ops_ ? *graph_ops_ : *ops_; }
 
   void copy(void* destination, const void* source, std::size_t size_bytes, Stream& stream) override {
     if (size_bytes == 0) return;
@@ -161,7 +167,7 @@ class CudaDevice : public Device {
   CudaStream compute_stream_;
   Staging staging_;
   Buffer scratch_;
-  std::unique_ptr<CudaOps> ops_;
+  std::unique_ptr<Ops> ops_, graph_ops_;
 };
 
 }  // namespace

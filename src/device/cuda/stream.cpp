@@ -68,13 +68,13 @@ CudaStream::~CudaStream() {
 }
 
 void CudaStream::wait(const Event& event) {
-  if (const cudaEvent_t native = EventPool::native(event))
-    check(cudaStreamWaitEvent(native_, native, 0), "cudaStreamWaitEvent");
+  if (const cudaEvent_t point = EventPool::native(event))
+    check(cudaStreamWaitEvent(native(), point, 0), "cudaStreamWaitEvent");
   else
     event.wait();
 }
 
-void CudaStream::synchronize() { check(cudaStreamSynchronize(native_), name_.c_str()); }
+void CudaStream::synchronize() { check(cudaStreamSynchronize(native()), name_.c_str()); }
 
 CudaStream& cuda_stream(Stream& stream) {
   auto* const found = dynamic_cast<CudaStream*>(&stream);
@@ -95,6 +95,15 @@ void copy_on_gpu(void* to, const void* from, std::size_t size_bytes, Stream& str
   cuda::check(
       cudaMemcpyAsync(to, from, size_bytes, cudaMemcpyDeviceToDevice, cuda::cuda_stream(stream).native()),
       "cudaMemcpyAsync on the device");
+}
+
+void finish_gpu(Stream& compute) noexcept {
+  try {
+    native_stream(compute);
+  } catch (const std::exception&) {
+    // What was held could not be enqueued: nothing will use the memory.
+  }
+  cudaDeviceSynchronize();
 }
 
 }  // namespace cartan::device

@@ -31,6 +31,14 @@ class EventPool : public std::enable_shared_from_this<EventPool> {
   std::vector<cudaEvent_t> free_;
 };
 
+/// Work for a stream that is still on the host.
+class HeldWork {
+ public:
+  virtual ~HeldWork() = default;
+  /// Enqueues it.
+  virtual void flush() = 0;
+};
+
 class CudaStream : public Stream {
  public:
   CudaStream(std::string name, std::shared_ptr<EventPool> events);
@@ -40,16 +48,23 @@ class CudaStream : public Stream {
   ~CudaStream() override;
 
   const std::string& name() const override { return name_; }
-  Event record() override { return events_->record(native_); }
+  Event record() override { return events_->record(native()); }
   /// An event of another kind of device is waited for by the host.
   void wait(const Event& event) override;
   void synchronize() override;
-  cudaStream_t native() const { return native_; }
+  /// For who enqueues work: what is held comes first.
+  cudaStream_t native() {
+    if (held_ != nullptr) held_->flush();
+    return native_;
+  }
+  /// From now on some work for the stream is held there; null: none.
+  void hold(HeldWork* held) { held_ = held; }
 
  private:
   std::string name_;
   std::shared_ptr<EventPool> events_;
   cudaStream_t native_ = nullptr;
+  HeldWork* held_ = nullptr;
 };
 
 /// Throws InternalError if the stream belongs to another kind of device.
