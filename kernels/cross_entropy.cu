@@ -107,7 +107,7 @@ Rows<T> rows_of(const Matrix& x) {
 template <class T>
 __global__ void __launch_bounds__(512)
     cross_entropy_kernel(Rows<const float> logits, const std::int32_t* targets, float* row_loss,
-                         Rows<T> dlogits, float scale) {
+                         Rows<T> dlogits, const float* scale) {
   __shared__ BlockScratch scratch;
   const Index target = targets[blockIdx.x];
   if (target < 0) {
@@ -120,7 +120,8 @@ __global__ void __launch_bounds__(512)
   const Stats stats = row_stats(row, logits.cols, logits.packed, scratch);
   if (threadIdx.x == 0) row_loss[blockIdx.x] = logf(stats.sum) + (stats.maximum - target_logit);
   if (dlogits.data != nullptr)
-    write_gradient(row, logits.cols, target, stats, scale, dlogits.mine(), logits.packed, dlogits.packed);
+    write_gradient(row, logits.cols, target, stats, scale == nullptr ? 1.0f : *scale, dlogits.mine(),
+                   logits.packed, dlogits.packed);
 }
 
 __global__ void __launch_bounds__(512)
@@ -162,7 +163,7 @@ template <class T>
 __global__ void __launch_bounds__(512)
     cross_entropy_finish_kernel(Rows<const float> logits, const std::int32_t* targets, Index first,
                                 const float* row_max, const float* row_sum, const float* target_logit,
-                                float* row_loss, Rows<T> dlogits, float scale) {
+                                float* row_loss, Rows<T> dlogits, const float* scale) {
   const Index target = targets[blockIdx.x];
   const Stats stats{row_max[blockIdx.x], row_sum[blockIdx.x]};
   if (threadIdx.x == 0 && row_loss != nullptr)
@@ -171,8 +172,8 @@ __global__ void __launch_bounds__(512)
   if (target < 0)
     write_zeros(dlogits.mine(), logits.cols, dlogits.packed);
   else
-    write_gradient(logits.mine(), logits.cols, target - first, stats, scale, dlogits.mine(), logits.packed,
-                   dlogits.packed);
+    write_gradient(logits.mine(), logits.cols, target - first, stats, scale == nullptr ? 1.0f : *scale,
+                   dlogits.mine(), logits.packed, dlogits.packed);
 }
 
 float* floats(const Vector& vector) { return static_cast<float*>(vector.data); }
@@ -181,7 +182,7 @@ const float* floats(const ConstVector& vector) { return static_cast<const float*
 }  // namespace
 
 void cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss, Matrix dlogits,
-                   float scale, cudaStream_t stream) {
+                   const float* scale, cudaStream_t stream) {
   dispatch(dlogits.dtype, [&](auto zero) {
     using T = decltype(zero);
     launch("cross_entropy", cross_entropy_kernel<T>, {blocks_for(logits.rows, 1), threads_for(logits.cols)},
@@ -206,7 +207,7 @@ void cross_entropy_combine(ConstMatrix stacked, Index parts, Vector row_max, Vec
 
 void cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                           ConstVector row_max, ConstVector row_sum, ConstVector target_logit, Vector row_loss,
-                          Matrix dlogits, float scale, cudaStream_t stream) {
+                          Matrix dlogits, const float* scale, cudaStream_t stream) {
   dispatch(dlogits.dtype, [&](auto zero) {
     using T = decltype(zero);
     launch("cross_entropy_finish", cross_entropy_finish_kernel<T>,

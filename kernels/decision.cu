@@ -5,7 +5,8 @@
 //                  in shared memory each. These decide: neighbours mostly add to the same words, so that a
 //                  warp's additions queue up, about 0.2 ns a value on a whole GPU. For 10^9 parameters 0.2
 //                  ms.
-//   decide_update  one thread, some microseconds: 71 words
+//   decide_update      one thread, some microseconds: 71 words
+//   update_loss_scale  one thread, some microseconds
 #include "decision.hpp"
 
 #include <algorithm>
@@ -111,21 +112,47 @@ __device__ double rounded(long long* words) {
 }
 
 __global__ void __launch_bounds__(kWarp)
-    decide_update_kernel(const std::int64_t* words, device::UpdateRule rule,
+    decide_update_kernel(const std::int64_t* words, device::UpdateRule rule, const float* loss_scale,
                          device::UpdateDecision* decision) {
   __shared__ long long sum[kWords];
   for (int i = static_cast<int>(threadIdx.x); i < kWords; i += kWarp) sum[i] = words[i];
   __syncthreads();
   if (threadIdx.x > 0) return;
-  const double norm = rule.scale * sqrt(rounded(sum));
+  const double scale = loss_scale == nullptr ? rule.scale : rule.scale / static_cast<double>(*loss_scale);
+  const double norm = scale * sqrt(rounded(sum));
   double clipped = 1;
   if (rule.clip > 0) {
     const double share = rule.clip / (norm + 1e-6);
     if (share < 1) clipped = share;
   }
   decision->norm = norm;
-  decision->gradient_scale = static_cast<float>(rule.scale * clipped);
+  decision->gradient_scale = static_cast<float>(scale * clipped);
   decision->is_applied = norm < infinity() ? 1 : 0;
+}
+
+__global__ void __launch_bounds__(kWarp)
+    update_loss_scale_kernel(const device::UpdateDecision* decision, device::LossScaleRule rule,
+                             device::LossScaleState* state, float* of_loss) {
+  if (threadIdx.x > 0) return;
+  device::LossScaleState now = *state;
+  if (decision->is_applied == 0) {
+    ++now.skipped;
+    now.good_steps = 0;
+    if (rule.is_dynamic && now.hysteresis_left > 1)
+      --now.hysteresis_left;
+    else if (rule.is_dynamic)
+      now.scale = fmax(now.scale / 2, rule.lowest);
+  } else {
+    now.skipped = 0;
+    if (rule.is_dynamic) {
+      const bool grows = now.good_steps > 0 && now.good_steps % rule.window == 0;
+      if (grows) now.scale = fmin(now.scale * 2, rule.highest);
+      if (grows || rule.fills_hysteresis) now.hysteresis_left = rule.hysteresis;
+      ++now.good_steps;
+    }
+  }
+  *state = now;
+  *of_loss = static_cast<float>(now.scale * rule.share);
 }
 
 }  // namespace
@@ -140,8 +167,13 @@ void exact_sum(std::span<const double> values, std::span<std::int64_t> words, cu
 }
 
 void decide_update(std::span<const std::int64_t> words, const device::UpdateRule& rule,
-                   device::UpdateDecision* decision, cudaStream_t stream) {
-  launch("decide_update", decide_update_kernel, {1, kWarp}, stream, words.data(), rule, decision);
+                   const float* loss_scale, device::UpdateDecision* decision, cudaStream_t stream) {
+  launch("decide_update", decide_update_kernel, {1, kWarp}, stream, words.data(), rule, loss_scale, decision);
+}
+
+void update_loss_scale(const device::UpdateDecision* decision, const device::LossScaleRule& rule,
+                       device::LossScaleState* state, float* of_loss, cudaStream_t stream) {
+  launch("update_loss_scale", update_loss_scale_kernel, {1, kWarp}, stream, decision, rule, state, of_loss);
 }
 
 }  // namespace cartan::kernels

@@ -301,7 +301,7 @@ void cross_entropy(benchmark::State& state) {
   measure(state, "GB/s", static_cast<double>(tokens * vocab) * static_cast<double>(4 + size_of(dtype)),
           [&](Ops& ops, Stream& stream) {
             ops.cross_entropy(logits.matrix(tokens, vocab), targets, losses.vector(tokens),
-                              dlogits.matrix(tokens, vocab), 1.0f, stream);
+                              dlogits.matrix(tokens, vocab), nullptr, stream);
           });
 }
 BENCHMARK(cross_entropy)

@@ -105,7 +105,7 @@ void Head::for_each_chunk(device::SequenceShape shape, const Visit& visit) const
 }
 
 void Head::cross_entropy(ConstMatrix z, std::span<const std::int32_t> targets, Vector row_loss, Matrix dz,
-                         float scale, const Workplace& work) const {
+                         const float* scale, const Workplace& work) const {
   device::Ops& ops = work.ops();
   device::Stream& stream = work.stream();
   if (tensor_.is_alone()) {
@@ -143,12 +143,12 @@ void Head::loss(const BatchView& batch, ConstMatrix x, ConstVector norm_weight, 
                               work.stream());
     cross_entropy(
         z, batch.targets.subspan(static_cast<std::size_t>(chunk.first_row), static_cast<std::size_t>(rows)),
-        row_loss.slice(chunk.first_row, rows), {}, 1.0f, work);
+        row_loss.slice(chunk.first_row, rows), {}, nullptr, work);
   });
 }
 
 device::ArenaMatrix Head::loss_and_gradients(const BatchView& batch, ConstMatrix x, ConstVector norm_weight,
-                                             ConstMatrix matrix, Vector row_loss, float scale,
+                                             ConstMatrix matrix, Vector row_loss, const float* scale,
                                              const GradientView& d_norm_weight, const GradientView& d_matrix,
                                              const Workplace& work) const {
   device::Ops& ops = work.ops();

@@ -79,10 +79,11 @@ std::span<std::int64_t> AdamW::sum_squares() {
   return words;
 }
 
-void AdamW::decide(double scale) {
-  state_.device().ops().decide_update({squares_.as<std::int64_t>(), ExactSum::kWordCount},
-                                      {scale, config_.clip}, decision_.as<device::UpdateDecision>(),
-                                      state_.device().compute_stream());
+const device::UpdateDecision* AdamW::decide(double scale, const float* loss_scale) {
+  state_.device().ops().decide_update(
+      {squares_.as<std::int64_t>(), ExactSum::kWordCount}, {scale, config_.clip}, loss_scale,
+      decision_.as<device::UpdateDecision>(), state_.device().compute_stream());
+  return decision_.as<device::UpdateDecision>();
 }
 
 device::UpdateDecision AdamW::decision() const {

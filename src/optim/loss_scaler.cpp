@@ -33,12 +33,45 @@ void check(const LossScaleConfig& config, Problems& problems) {
         config.initial_power, std::ldexp(1.0, config.initial_power), config.minimum);
 }
 
-LossScaler::LossScaler(const LossScaleConfig& config) : config_(config) {
+LossScaler::LossScaler(const LossScaleConfig& config, double share, device::Device& device)
+    : config_(config), device_(device) {
   Problems problems;
   check(config, problems);
   problems.throw_if_any("the loss scale");
-  if (config.enabled) state_.scale = config.fixed > 0 ? config.fixed : std::ldexp(1.0, config.initial_power);
+  rule_ = {.is_dynamic = is_dynamic(),
+           .window = config.window,
+           .hysteresis = config.hysteresis,
+           .fills_hysteresis = config.consecutive_hysteresis,
+           .lowest = config.minimum,
+           .highest = kLargest,
+           .share = share};
   state_.hysteresis_left = config.hysteresis;
+  if (!config.enabled) return;
+  state_.scale = config.fixed > 0 ? config.fixed : std::ldexp(1.0, config.initial_power);
+  there_ = device.allocate(sizeof(There), device::MemoryKind::workspace, "loss scale");
+  upload();
+}
+
+void LossScaler::upload() {
+  const There there{state_, static_cast<float>(state_.scale * rule_.share)};
+  device_.copy_in(there_.data(), &there, sizeof there, device_.compute_stream());
+}
+
+const float* LossScaler::of_loss() const { return config_.enabled ? &there_.as<There>()->of_loss : nullptr; }
+
+void LossScaler::update(const device::UpdateDecision* decision) {
+  if (!config_.enabled) return;
+  There* const there = there_.as<There>();
+  device_.ops().update_loss_scale(decision, rule_, &there->state, &there->of_loss, device_.compute_stream());
+}
+
+double LossScaler::finish_step(bool overflow) {
+  if (overflow) check_for_hope();
+  const double scale = state_.scale;
+  if (!config_.enabled) return scale;
+  device_.copy_out(&state_, &there_.as<There>()->state, sizeof state_, device_.compute_stream());
+  device_.compute_stream().synchronize();
+  return scale;
 }
 
 void LossScaler::check_for_hope() const {
@@ -59,29 +92,6 @@ void LossScaler::check_for_hope() const {
         state_.scale, state_.skipped);
 }
 
-bool LossScaler::update(bool overflow) {
-  if (overflow) {
-    check_for_hope();
-    ++state_.skipped;
-    state_.good_steps = 0;
-    if (!is_dynamic()) return false;
-    if (state_.hysteresis_left > 1) {
-      --state_.hysteresis_left;
-    } else {
-      state_.scale = std::max(state_.scale / 2, config_.minimum);
-    }
-    return false;
-  }
-  state_.skipped = 0;
-  if (!is_dynamic()) return true;
-  // The step right after an overflow, and the very first one, do not count for the window.
-  const bool grows = state_.good_steps > 0 && state_.good_steps % config_.window == 0;
-  if (grows) state_.scale = std::min(state_.scale * 2, kLargest);
-  if (grows || config_.consecutive_hysteresis) state_.hysteresis_left = config_.hysteresis;
-  ++state_.good_steps;
-  return true;
-}
-
 void LossScaler::restore(const LossScaleState& state) {
   if (!(state.scale > 0 && std::isfinite(state.scale)) || state.good_steps < 0 || state.hysteresis_left < 1 ||
       state.skipped < 0)
@@ -91,6 +101,7 @@ void LossScaler::restore(const LossScaleState& state) {
         state.scale, state.good_steps, state.hysteresis_left, state.skipped);
   const double scale = is_dynamic() ? std::clamp(state.scale, config_.minimum, kLargest) : state_.scale;
   state_ = {scale, state.good_steps, std::min(state.hysteresis_left, config_.hysteresis), state.skipped};
+  if (config_.enabled) upload();
 }
 
 }  // namespace cartan::optim

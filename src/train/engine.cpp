@@ -61,6 +61,13 @@ std::unique_ptr<model::Fp8Scales> make_fp8_scales(const Config& config, device::
       config.model.layers, model::Fp8Options{precision.fp8_history, precision.fp8_margin}, device);
 }
 
+/// The loss scale is that of a mean over tokens, as elsewhere; the loss here is a sum. A power of two near
+/// the number of tokens keeps the scaling exact.
+double loss_share(const Config& config) {
+  const auto tokens = static_cast<double>(config.batch.global * config.data.seq);
+  return 1 / std::exp2(std::floor(std::log2(tokens)));
+}
+
 shard::GradientLife gradient_life(bool fused, const shard::ShardPlace& place) {
   if (fused) return shard::GradientLife::fused;
   return place.stage >= 2 ? shard::GradientLife::transient : shard::GradientLife::step;
@@ -92,7 +99,7 @@ struct Engine::State {
         fp8(make_fp8_scales(config, device)),
         runner(config, share, ranges, schedule, flat, fp8.get(), device, mesh, arenas, overlap),
         optimizer(config.optim, flat),
-        scaler(config.precision.scaling()),
+        scaler(config.precision.scaling(), loss_share(config), device),
         reducer(flat, plane, replicas.get(),
                 {config.batch.global, config.mesh.context(),
                  static_cast<Index>(config.zero.bucket_mb * (1 << 20) / static_cast<double>(sizeof(float))),
@@ -111,12 +118,6 @@ struct Engine::State {
 
   device::Stream& communication_stream() { return communication ? *communication : device.compute_stream(); }
   bool scales_loss() const { return config.precision.scaling().enabled; }
-  /// The scaler's scale is that of a mean over tokens, as elsewhere; the loss here is a sum. A power of two
-  /// near the number of tokens keeps the scaling exact.
-  double loss_scale() const {
-    const auto tokens = static_cast<double>(config.batch.global * config.data.seq);
-    return scales_loss() ? scaler.scale() / std::exp2(std::floor(std::log2(tokens))) : 1.0;
-  }
   const FoldPlan* embedding_plan() const { return fused && layout.tied_gradient() ? &tied_plan : nullptr; }
 
   [[noreturn]] void throw_without_targets() const {
@@ -167,7 +168,7 @@ struct Engine::State {
     hooks.losses = [&](const data::Batch& rows, Index first_leaf, const model::Flight& flight) {
       if (first_leaf <= leaf && leaf < first_leaf + rows.sequences) output = first_nonfinite_output(flight);
     };
-    runner.train([&](data::MicroBatch& batch) { batch = kept[next++]; }, hooks, embedding_plan(), 1.0f);
+    runner.train([&](data::MicroBatch& batch) { batch = kept[next++]; }, hooks, embedding_plan(), nullptr);
     throw_nonfinite_loss(update, leaf, agree(output).value_or("none"));
   }
 
@@ -222,7 +223,7 @@ struct Engine::State {
       for (auto* array : {&batch.tokens, &batch.targets, &batch.document_start, &batch.positions})
         array->assign(narrow<std::size_t>(batch.sequences * batch.seq), 0);
     };
-    runner.train(fake, {}, embedding_plan(), 1.0f);
+    runner.train(fake, {}, embedding_plan(), scaler.of_loss());
     m = 0;
     runner.evaluate(fake, {[](const data::Batch&, Index, const model::Flight&) {}, {}});
   }
@@ -333,9 +334,8 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
     next(batch);
     s.kept[micro_batches++] = batch;
   };
-  const double loss_scale = s.loss_scale();
   const RunnerTimes times =
-      s.runner.train(keeps ? keeping : next, hooks, s.embedding_plan(), static_cast<float>(loss_scale));
+      s.runner.train(keeps ? keeping : next, hooks, s.embedding_plan(), s.scaler.of_loss());
   result.times.data = times.data;
   result.times.compute = times.compute - times.wait;
   result.times.pipeline = times.wait;
@@ -351,7 +351,7 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   // The device goes on to the end of the step by itself; the host looks at what came out.
   result.targets = s.total_targets();
   s.sum_squares();
-  s.optimizer.decide(1.0 / (static_cast<double>(result.targets) * loss_scale));
+  s.scaler.update(s.optimizer.decide(1.0 / static_cast<double>(result.targets), s.scaler.of_loss()));
   if (!s.fused) {
     for (std::size_t unit = 0; unit < s.layout.units().size(); ++unit) {
       s.optimizer.update_unit(unit, update, lr);
@@ -363,10 +363,9 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   if (!s.fused) s.losses.read();
   result.loss = LossSum{s.total_loss(), result.targets}.mean();
   if (s.fp8) s.fp8->end_step(s.mesh.world());
-  result.loss_scale = s.scaler.scale();
   result.applied = std::isfinite(result.grad_norm);
   if (s.scales_loss()) {
-    result.applied = s.scaler.update(!result.applied);
+    result.loss_scale = s.scaler.finish_step(!result.applied);
   } else if (!std::isfinite(result.loss) || !result.applied) {
     s.mesh.poll();  // a connection that broke leaves garbage behind
     if (!std::isfinite(result.loss)) s.diagnose_loss(update);

@@ -167,7 +167,7 @@ void StageRunner::run_backward(const pipeline::Action& action, const pipeline::R
 }
 
 RunnerTimes StageRunner::train(const NextBatch& next, const RunnerHooks& hooks,
-                               const FoldPlan* embedding_plan, float loss_scale) {
+                               const FoldPlan* embedding_plan, const float* loss_scale) {
   times_ = {};
   loss_scale_ = loss_scale;
   loaded_ = 0;

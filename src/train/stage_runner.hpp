@@ -46,10 +46,10 @@ class StageRunner {
               const pipeline::Schedule& schedule, shard::FlatState& flat, const model::Fp8Scales* fp8,
               device::Device& device, comm::Mesh& mesh, const StepArenas& arenas, bool overlap);
 
-  /// Forward and backward of all micro-batches; gradients come out multiplied by `loss_scale`.
-  /// `embedding_plan`: see shard::FlatUnits.
+  /// Forward and backward of all micro-batches; gradients come out multiplied by *loss_scale, in the device's
+  /// memory (null: 1). `embedding_plan`: see shard::FlatUnits.
   RunnerTimes train(const NextBatch& next, const RunnerHooks& hooks, const FoldPlan* embedding_plan,
-                    float loss_scale);
+                    const float* loss_scale);
   /// Forward and losses only.
   void evaluate(const NextBatch& next, const RunnerHooks& hooks);
 
@@ -103,7 +103,7 @@ class StageRunner {
   std::vector<Key> expected_activations_, expected_gradients_;  ///< what neighbours send, in order
   std::size_t posted_activations_ = 0, posted_gradients_ = 0;
   RunnerTimes times_;
-  float loss_scale_ = 1;
+  const float* loss_scale_ = nullptr;
 };
 
 }  // namespace cartan::train

@@ -29,11 +29,12 @@ class Decision : public ::testing::Test {
     const std::vector<std::int64_t> found = words.host();
     return ExactSum(std::span(found).first<ExactSum::kWordCount>());
   }
-  UpdateDecision decide(ExactSum squares, const UpdateRule& rule) {
+  UpdateDecision decide(ExactSum squares, const UpdateRule& rule, float loss_scale = 0) {
     const auto words = squares.words();
     const Array<std::int64_t> there(std::vector<std::int64_t>(words.begin(), words.end()));
     Array<UpdateDecision> decision(1);
-    ops_.decide_update(there, rule, decision.data(), stream_);
+    const Array<float> scale(std::vector<float>{loss_scale});
+    ops_.decide_update(there, rule, loss_scale > 0 ? scale.data() : nullptr, decision.data(), stream_);
     return decision.host().front();
   }
   Ops& ops_ = testing::device().ops();
@@ -118,6 +119,18 @@ TEST_F(Decision, ClipsTheNorm) {
   EXPECT_EQ(decision.norm, 2.5);
   EXPECT_EQ(decision.gradient_scale, static_cast<float>(0.5 * (1.0 / (2.5 + 1e-6))));
   EXPECT_EQ(decide(squares, {0.5, 2.6}).gradient_scale, 0.5f);
+}
+
+TEST_F(Decision, TakesTheLossScaleOut) {
+  const ExactSum squares = on_host({9.0, 16.0});
+  for (const float loss_scale : {1.0f, 4.0f, 384.0f}) {
+    const double scale = 0.5 / static_cast<double>(loss_scale);
+    const UpdateDecision decision = decide(squares, {0.5, 0}, loss_scale);
+    EXPECT_EQ(decision.norm, 5 * scale);
+    EXPECT_EQ(decision.gradient_scale, static_cast<float>(scale));
+  }
+  EXPECT_EQ(decide(squares, {0.5, 0.1}, 4).gradient_scale,
+            static_cast<float>(0.125 * (0.1 / (0.625 + 1e-6))));
 }
 
 TEST_F(Decision, WhatIsNotFiniteIsNotApplied) {

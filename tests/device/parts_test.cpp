@@ -98,6 +98,7 @@ Stats combine(const std::vector<Stats>& parts, Index rows) {
 
 TEST_P(PartOps, CrossEntropyOfColumnsIsThatOfTheWhole) {
   constexpr float kScale = 6.0f;
+  const testing::Array<float> scale(std::vector<float>{kScale});
   for (const Index rows : {0, 1, 33}) {
     for (const Index vocab : {1, 5, 257}) {
       Data logits(DType::f32, random_values(rows * vocab, "logits", 5));
@@ -105,7 +106,7 @@ TEST_P(PartOps, CrossEntropyOfColumnsIsThatOfTheWhole) {
       if (rows > 2) targets[2] = -100;
       const Ints placed(targets);
       Data losses(DType::f32, rows), dlogits(dtype(), rows * vocab);
-      ops_.cross_entropy(logits.matrix(vocab), placed, losses.vector(), dlogits.matrix(vocab), kScale,
+      ops_.cross_entropy(logits.matrix(vocab), placed, losses.vector(), dlogits.matrix(vocab), scale.data(),
                          stream_);
       stream_.synchronize();
       for (const Cuts& cuts :
@@ -142,8 +143,8 @@ TEST_P(PartOps, CrossEntropyOfColumnsIsThatOfTheWhole) {
           Data part_losses(DType::f32, Values(static_cast<std::size_t>(rows), NAN));
           ops_.cross_entropy_finish(logits.matrix(vocab).col_block(first, cols), placed, first,
                                     whole.maximum.vector(), whole.sum.vector(), whole.target.vector(),
-                                    part_losses.vector(), found.matrix(vocab).col_block(first, cols), kScale,
-                                    stream_);
+                                    part_losses.vector(), found.matrix(vocab).col_block(first, cols),
+                                    scale.data(), stream_);
           stream_.synchronize();
           expect_close(part_losses.values(), losses.values(), 0x1p-21, 0x1p-21);
           EXPECT_TRUE(count > 1 || part_losses.same_bits(losses));
@@ -163,11 +164,11 @@ TEST_P(PartOps, CrossEntropyOfColumnsMayOverwriteThem) {
   ops_.cross_entropy_stats(logits.matrix(vocab), targets, 0, stats.maximum.vector(), stats.sum.vector(),
                            stats.target.vector(), stream_);
   ops_.cross_entropy_finish(logits.matrix(vocab), targets, 0, stats.maximum.vector(), stats.sum.vector(),
-                            stats.target.vector(), {}, dlogits.matrix(vocab), 1.0f, stream_);
+                            stats.target.vector(), {}, dlogits.matrix(vocab), nullptr, stream_);
   const Matrix over{logits.vector().data, dtype(), rows, vocab,
                     vocab * static_cast<Index>(sizeof(float) / size_of(dtype()))};
   ops_.cross_entropy_finish(logits.matrix(vocab), targets, 0, stats.maximum.vector(), stats.sum.vector(),
-                            stats.target.vector(), {}, over, 1.0f, stream_);
+                            stats.target.vector(), {}, over, nullptr, stream_);
   Data gathered(dtype(), rows * vocab);
   ops_.copy(over, gathered.matrix(vocab), stream_);
   stream_.synchronize();
@@ -247,14 +248,14 @@ TEST_P(PartOps, CrossEntropyOfLongRowsMayOverwriteThem) {
       const Index stride = vocab + gap;
       Embedded logits(DType::f32, values, vocab, gap % 8, gap);
       Data losses(DType::f32, rows), dlogits(dtype(), rows * vocab), gathered(dtype(), rows * vocab);
-      ops_.cross_entropy(logits.matrix(), targets, losses.vector(), dlogits.matrix(vocab), 1.0f, stream_);
+      ops_.cross_entropy(logits.matrix(), targets, losses.vector(), dlogits.matrix(vocab), nullptr, stream_);
       stream_.synchronize();
       // A long sum of small numbers is a little worse than its last rounding.
       expect_close(losses.values(), expected.row_loss, 0x1p-19, 0x1p-18);
       expect_close(dlogits.values(), expected.dlogits, 2 * testing::epsilon(dtype()), 0x1p-18);
       const Matrix over{logits.matrix().data, dtype(), rows, vocab,
                         stride * static_cast<Index>(sizeof(float) / size_of(dtype()))};
-      ops_.cross_entropy(logits.matrix(), targets, losses.vector(), over, 1.0f, stream_);
+      ops_.cross_entropy(logits.matrix(), targets, losses.vector(), over, nullptr, stream_);
       ops_.copy(over, gathered.matrix(vocab), stream_);
       stream_.synchronize();
       EXPECT_TRUE(gathered.same_bits(dlogits)) << vocab << " columns, stride " << stride;

@@ -94,6 +94,17 @@ TEST_F(Replays, ABeginningIsWorkOfItsOwn) {
   EXPECT_EQ(replay_.graphs(), 2u);
 }
 
+TEST_F(Replays, ACallThatIsRefusedWasNeverMade) {
+  const auto refuse = [&] { replay_.add({50}, [] { return [] { throw InternalError("refused"); }; }); };
+  for (int round = 1; round <= 3; ++round) {
+    EXPECT_THROW(refuse(), InternalError);
+    add_pattern(5);
+    EXPECT_THROW(refuse(), InternalError);
+    EXPECT_EQ(sum(), 5.0f * static_cast<float>(round));
+    replay_.flush();
+  }
+}
+
 TEST_F(Replays, WhatNeverComesAgainIsForgotten) {
   Replay::Word key = 100;
   for (int round = 0; round < 20000; ++round) {

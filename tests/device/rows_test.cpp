@@ -181,8 +181,9 @@ TEST_P(RowOps, CrossEntropyMatchesTheReference) {
       Ints placed(targets);
       const auto expected = reference::cross_entropy(logits.values(), targets);
       Data losses(DType::f32, rows), dlogits(dtype(), rows * vocab), losses_only(DType::f32, rows);
-      ops_.cross_entropy(logits.matrix(vocab), placed, losses.vector(), dlogits.matrix(vocab), 1.0f, stream_);
-      ops_.cross_entropy(logits.matrix(vocab), placed, losses_only.vector(), {}, 1.0f, stream_);
+      ops_.cross_entropy(logits.matrix(vocab), placed, losses.vector(), dlogits.matrix(vocab), nullptr,
+                         stream_);
+      ops_.cross_entropy(logits.matrix(vocab), placed, losses_only.vector(), {}, nullptr, stream_);
       stream_.synchronize();
       expect_close(losses.values(), expected.row_loss, 0x1p-20, 0x1p-18);
       close(dlogits.values(), expected.dlogits);
@@ -192,7 +193,7 @@ TEST_P(RowOps, CrossEntropyMatchesTheReference) {
       Data in_place = logits;
       const Index stride = vocab * static_cast<Index>(sizeof(float) / size_of(dtype()));
       const Matrix over{in_place.vector().data, dtype(), rows, vocab, stride};
-      ops_.cross_entropy(in_place.matrix(vocab), placed, losses.vector(), over, 1.0f, stream_);
+      ops_.cross_entropy(in_place.matrix(vocab), placed, losses.vector(), over, nullptr, stream_);
       Data gathered(dtype(), rows * vocab);
       ops_.copy(over, gathered.matrix(vocab), stream_);
       stream_.synchronize();
@@ -210,8 +211,9 @@ TEST_P(RowOps, CrossEntropyScalesTheGradientAlone) {
   const auto expected = reference::cross_entropy(logits.values(), targets);
   for (const double scale : {0.125, 3.0, 4096.0}) {
     Data dlogits(dtype(), rows * vocab);
-    ops_.cross_entropy(logits.matrix(vocab), placed, losses.vector(), dlogits.matrix(vocab),
-                       static_cast<float>(scale), stream_);
+    const testing::Array<float> there(std::vector<float>{static_cast<float>(scale)});
+    ops_.cross_entropy(logits.matrix(vocab), placed, losses.vector(), dlogits.matrix(vocab), there.data(),
+                       stream_);
     stream_.synchronize();
     Values scaled = expected.dlogits;
     for (double& value : scaled) value *= scale;
@@ -226,9 +228,10 @@ TEST(CrossEntropy, AScaleKeepsSmallGradientsOfHalfPrecision) {
   Data logits(DType::f32, Values{0, -20}), losses(DType::f32, 1);
   Data plain(DType::f16, 2), scaled(DType::f16, 2);
   Ints targets(std::vector<std::int32_t>{0});
-  device.ops().cross_entropy(logits.matrix(2), targets, losses.vector(), plain.matrix(2), 1.0f,
+  device.ops().cross_entropy(logits.matrix(2), targets, losses.vector(), plain.matrix(2), nullptr,
                              device.compute_stream());
-  device.ops().cross_entropy(logits.matrix(2), targets, losses.vector(), scaled.matrix(2), 65536.0f,
+  const testing::Array<float> scale(std::vector<float>{65536.0f});
+  device.ops().cross_entropy(logits.matrix(2), targets, losses.vector(), scaled.matrix(2), scale.data(),
                              device.compute_stream());
   device.compute_stream().synchronize();
   EXPECT_EQ(plain.values()[1], 0.0);
@@ -238,7 +241,7 @@ TEST(CrossEntropy, AScaleKeepsSmallGradientsOfHalfPrecision) {
 TEST_P(RowOps, CrossEntropyShowsNaNAndBearsInfinity) {
   Data logits(DType::f32, Values{1, NAN, 2, 1, -HUGE_VAL, 2, 1000, -1000, 0}), losses(DType::f32, 3);
   Ints targets(std::vector<std::int32_t>{0, 0, 0});
-  ops_.cross_entropy(logits.matrix(3), targets, losses.vector(), {}, 1.0f, stream_);
+  ops_.cross_entropy(logits.matrix(3), targets, losses.vector(), {}, nullptr, stream_);
   stream_.synchronize();
   EXPECT_TRUE(std::isnan(losses.values()[0]));
   EXPECT_NEAR(losses.values()[1], std::log(1 + std::exp(1.0)), 1e-6);
@@ -250,7 +253,8 @@ TEST_P(RowOps, CrossEntropyRefusesTargetsBeyondTheVocabulary) {
   const auto device = testing::cpu(2);
   Data logits(DType::f32, 6), losses(DType::f32, 2);
   Ints targets({0, 3});
-  device->ops().cross_entropy(logits.matrix(3), targets, losses.vector(), {}, 1.0f, device->compute_stream());
+  device->ops().cross_entropy(logits.matrix(3), targets, losses.vector(), {}, nullptr,
+                              device->compute_stream());
   EXPECT_THROW(device->compute_stream().synchronize(), InternalError);
 }
 

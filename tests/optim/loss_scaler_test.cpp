@@ -8,11 +8,49 @@
 #include <cmath>
 
 #include "cartan/core/json.hpp"
+#include "support/test_device.hpp"
 
 namespace cartan::optim {
 namespace {
 
 using ::testing::HasSubstr;
+
+device::Device& test_device() {
+  static const std::unique_ptr<device::Device> device = cartan::testing::make_test_device(1);
+  return *device;
+}
+
+/// A scaler whose steps a test decides on.
+class Steps {
+ public:
+  static constexpr double kShare = 0x1p-10;
+  explicit Steps(const LossScaleConfig& config)
+      : scaler_(config, kShare, test_device()),
+        decision_(
+            test_device().allocate(sizeof(device::UpdateDecision), device::MemoryKind::workspace, "test")) {}
+
+  /// Whether the update was applied.
+  bool update(bool overflow) {
+    const double used = scaler_.scale();
+    cartan::testing::upload<device::UpdateDecision>(test_device(), decision_.data(),
+                                                    {{overflow ? HUGE_VAL : 1.0, 1.0f, overflow ? 0 : 1}});
+    scaler_.update(decision_.as<device::UpdateDecision>());
+    EXPECT_EQ(scaler_.finish_step(overflow), used);
+    if (scaler_.of_loss() != nullptr) {
+      EXPECT_EQ(cartan::testing::download<float>(test_device(), scaler_.of_loss(), 1)[0],
+                static_cast<float>(scale() * kShare));
+    }
+    return !overflow;
+  }
+  double scale() const { return scaler_.scale(); }
+  const LossScaleState& state() const { return scaler_.state(); }
+  void restore(const LossScaleState& state) { scaler_.restore(state); }
+  const float* of_loss() const { return scaler_.of_loss(); }
+
+ private:
+  LossScaler scaler_;
+  device::Buffer decision_;
+};
 
 const Json& cases() {
   static const Json json = read_json(CARTAN_GOLDEN_DIR "/loss_scale.json");
@@ -36,24 +74,24 @@ LossScaleConfig config_of(const Json& golden) {
 void follow(const Json& golden, bool restart) {
   SCOPED_TRACE(golden.at("name").get<std::string>() + (restart ? ", restarted" : ""));
   const LossScaleConfig config = config_of(golden);
-  LossScaler scaler(config);
+  auto scaler = std::make_unique<Steps>(config);
   Index step = 0;
   for (const Json& expected : golden.at("trace")) {
     SCOPED_TRACE(step++);
     if (restart) {
-      LossScaler next(config);
-      next.restore(scaler.state());
-      scaler = next;
+      auto next = std::make_unique<Steps>(config);
+      next->restore(scaler->state());
+      scaler = std::move(next);
     }
-    ASSERT_EQ(scaler.scale(), expected.at("scale_used").get<double>());
+    ASSERT_EQ(scaler->scale(), expected.at("scale_used").get<double>());
     if (expected.at("error").get<bool>()) {
-      ASSERT_THROW(scaler.update(expected.at("overflow")), NumericError);
+      ASSERT_THROW(scaler->update(expected.at("overflow")), NumericError);
       continue;
     }
-    ASSERT_EQ(scaler.update(expected.at("overflow")), expected.at("step_applied").get<bool>());
-    ASSERT_EQ(scaler.scale(), expected.at("scale_after").get<double>());
+    ASSERT_EQ(scaler->update(expected.at("overflow")), expected.at("step_applied").get<bool>());
+    ASSERT_EQ(scaler->scale(), expected.at("scale_after").get<double>());
     if (golden.at("config").contains("hysteresis")) {
-      ASSERT_EQ(scaler.state().hysteresis_left, expected.at("hysteresis_after").get<int>());
+      ASSERT_EQ(scaler->state().hysteresis_left, expected.at("hysteresis_after").get<int>());
     }
   }
 }
@@ -66,7 +104,7 @@ TEST(LossScaler, IsDeepspeedsStepForStep) {
 
 LossScaleConfig dynamic(int power) { return {.enabled = true, .initial_power = power}; }
 
-std::string failure_of(LossScaler& scaler) {
+std::string failure_of(Steps& scaler) {
   const LossScaleState before = scaler.state();
   try {
     scaler.update(true);
@@ -81,7 +119,7 @@ TEST(LossScaler, StaysAtAFixedScaleAndLeavesOutUpdatesThatOverflow) {
   LossScaleConfig config = dynamic(16);
   config.fixed = 384;
   config.window = 1;
-  LossScaler scaler(config);
+  Steps scaler(config);
   for (const bool overflow : {false, false, true, true, false}) {
     EXPECT_EQ(scaler.update(overflow), !overflow);
     EXPECT_EQ(scaler.scale(), 384.0);
@@ -89,15 +127,16 @@ TEST(LossScaler, StaysAtAFixedScaleAndLeavesOutUpdatesThatOverflow) {
 }
 
 TEST(LossScaler, IsOneAndBearsNoOverflowWhereItIsOff) {
-  LossScaler scaler(LossScaleConfig{});
+  Steps scaler(LossScaleConfig{});
   EXPECT_EQ(scaler.scale(), 1.0);
+  EXPECT_EQ(scaler.of_loss(), nullptr);
   for (int step = 0; step < 3000; ++step) EXPECT_TRUE(scaler.update(false));
   EXPECT_EQ(scaler.scale(), 1.0);
   EXPECT_THAT(failure_of(scaler), HasSubstr("lower optim.lr"));
 }
 
 TEST(LossScaler, SaysWhatToDoWhereTheSmallestScaleOverflows) {
-  LossScaler scaler(dynamic(1));  // two, halved once: the first overflow is borne, the second halves
+  Steps scaler(dynamic(1));  // two, halved once: the first overflow is borne, the second halves
   EXPECT_FALSE(scaler.update(true));
   EXPECT_FALSE(scaler.update(true));
   EXPECT_EQ(scaler.scale(), 1.0);
@@ -109,7 +148,7 @@ TEST(LossScaler, GivesUpAfterTooManyStepsWithoutAnUpdate) {
   LossScaleConfig config = dynamic(4);
   config.stops_at_minimum = false;
   config.most_skips = 7;
-  LossScaler scaler(config);
+  Steps scaler(config);
   for (int round = 0; round < 2; ++round) {
     for (int step = 0; step < 7; ++step) EXPECT_FALSE(scaler.update(true));
     EXPECT_EQ(scaler.state().skipped, 7);
@@ -123,7 +162,7 @@ TEST(LossScaler, GivesUpAfterTooManyStepsWithoutAnUpdate) {
 TEST(LossScaler, DoesNotGrowOutOfTheRangeOfFloats) {
   LossScaleConfig config = dynamic(90);
   config.window = 1;
-  LossScaler scaler(config);
+  Steps scaler(config);
   for (int step = 0; step < 200; ++step) scaler.update(false);
   EXPECT_GE(scaler.scale(), 0x1p90);
   EXPECT_TRUE(std::isnormal(static_cast<float>(scaler.scale())));
@@ -135,17 +174,19 @@ TEST(LossScaler, GoesOnWithAnotherConfigurationThanTheCheckpoints) {
   LossScaleConfig config = dynamic(10);
   config.minimum = 16;
   config.hysteresis = 3;
-  LossScaler scaler(config);
+  Steps scaler(config);
   scaler.restore(stored);
   EXPECT_EQ(scaler.state(), (LossScaleState{16, 17, 3, 0}));
+  EXPECT_TRUE(scaler.update(false));  // the device goes on from it
+  EXPECT_EQ(scaler.state(), (LossScaleState{16, 18, 3, 0}));
   config.fixed = 128;
-  LossScaler fixed(config);
+  Steps fixed(config);
   fixed.restore(stored);
   EXPECT_EQ(fixed.scale(), 128.0);
 }
 
 TEST(LossScaler, RefusesAStateThatCannotBe) {
-  LossScaler scaler(dynamic(16));
+  Steps scaler(dynamic(16));
   const LossScaleState before = scaler.state();
   for (const LossScaleState& bad : {LossScaleState{.scale = 0}, LossScaleState{.scale = NAN},
                                     LossScaleState{.scale = HUGE_VAL}, LossScaleState{.good_steps = -1},
@@ -169,7 +210,7 @@ TEST(LossScaleConfig, EveryProblemIsNamed) {
   ASSERT_EQ(low.size(), 1u);
   EXPECT_THAT(low[0], HasSubstr("precision.loss-scale-power = 1"));
   EXPECT_TRUE(problems_of({.fixed = 8, .initial_power = 1, .minimum = 4}).empty());
-  EXPECT_THROW(LossScaler(LossScaleConfig{.window = 0}), ConfigError);
+  EXPECT_THROW(LossScaler(LossScaleConfig{.window = 0}, 1, test_device()), ConfigError);
 }
 
 }  // namespace

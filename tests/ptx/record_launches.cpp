@@ -94,13 +94,14 @@ void record_loss(DType dtype, bool packed) {
   std::vector<std::int32_t> targets = random_ids(tokens, vocab, "targets");
   targets[2] = -1;
   const Ints placed(targets);
+  const Array<float> scale(std::vector<float>{0.5f});
   Data loss(DType::f32, tokens), statistics(DType::f32, random_values(6 * tokens, "statistics"));
-  ops().cross_entropy(logits.matrix(), placed, loss.vector(), dlogits.matrix(), 0.5f, stream());
+  ops().cross_entropy(logits.matrix(), placed, loss.vector(), dlogits.matrix(), scale.data(), stream());
   Data max(DType::f32, tokens), sum(DType::f32, tokens), target(DType::f32, tokens);
   ops().cross_entropy_stats(logits.matrix(), placed, 0, max.vector(), sum.vector(), target.vector(),
                             stream());
   ops().cross_entropy_finish(logits.matrix(), placed, 0, max.vector(), sum.vector(), target.vector(),
-                             loss.vector(), dlogits.matrix(), 2.0f, stream());
+                             loss.vector(), dlogits.matrix(), nullptr, stream());
   ops().cross_entropy_combine(statistics.matrix(tokens), 2, max.vector(), sum.vector(), target.vector(),
                               stream());
   stream().synchronize();
@@ -126,7 +127,10 @@ void record_flat(DType dtype) {
   Array<std::int64_t> words(ExactSum::kWordCount);
   Array<UpdateDecision> decision(1);
   ops().exact_sum(sums, words, stream());
-  ops().decide_update(words, {0.25, 1.0}, decision.data(), stream());
+  const Array<LossScaleState> loss_scale(std::vector<LossScaleState>{{64, 1000, 1, 0}});
+  const Array<float> of_loss(std::vector<float>{0.5f});
+  ops().decide_update(words, {0.25, 1.0}, of_loss.data(), decision.data(), stream());
+  ops().update_loss_scale(decision.data(), {}, loss_scale.data(), of_loss.data(), stream());
   ops().adamw(master.vector(), gradient.vector(), first.vector(), second.vector(), compute.vector(), step,
               decision.data(), stream());
   ops().add(master.vector(), gradient.vector(), stream());

@@ -34,7 +34,7 @@ struct AdamWStep {
 
 /// How an update is decided on.
 struct UpdateRule {
-  double scale = 1;  ///< of the gradient: 1 / (targets * loss scale)
+  double scale = 1;  ///< of the gradient: 1 / targets
   double clip = 0;   ///< the norm that is left of a larger one; 0: any
 };
 
@@ -43,6 +43,25 @@ struct UpdateDecision {
   double norm = 0;              ///< of the scaled gradient
   float gradient_scale = 0;     ///< the rule's scale, and clipping
   std::int32_t is_applied = 0;  ///< 0: the norm is not finite
+};
+
+/// In device memory: a loss scale and what decides on the next one (optim/loss_scaler.hpp).
+struct LossScaleState {
+  double scale = 1;
+  Index good_steps = 0;  ///< since the last overflow, or since the start
+  std::int32_t hysteresis_left = 1;
+  Index skipped = 0;  ///< steps without an update in a row
+  bool operator==(const LossScaleState&) const = default;
+};
+
+/// How a loss scale moves.
+struct LossScaleRule {
+  bool is_dynamic = true;  ///< false: only `skipped` is counted
+  Index window = 1000;     ///< good steps before the scale doubles
+  std::int32_t hysteresis = 2;
+  bool fills_hysteresis = false;  ///< with every good step, and not only when the scale doubles
+  double lowest = 1, highest = 0x1p100;
+  double share = 1;  ///< of the scale, that the loss is multiplied by
 };
 
 /// Floats in a block of square_sums; units start at multiples of it in flat buffers.
@@ -155,11 +174,12 @@ class Ops {
                                Stream& stream) = 0;
 
   /// Loss of each row: row_loss[t] = log(sum_v exp(logits[t, v])) - logits[t, targets[t]], 0 where targets[t]
-  /// < 0. dlogits, where given, receives scale * (softmax - onehot) (zero rows where ignored): the gradient
-  /// of scale times the loss, which keeps fp16 gradients in range. Row t may start where row t of logits
-  /// starts, also with a smaller dtype.   logits fp32 [T, V], row_loss fp32 [T], without the scale.
+  /// < 0. dlogits, where given, receives *scale * (softmax - onehot) (zero rows where ignored): the gradient
+  /// of *scale times the loss, which keeps fp16 gradients in range. scale lies in device memory; null: 1. Row
+  /// t may start where row t of logits starts, also with a smaller dtype.   logits fp32 [T, V], row_loss fp32
+  /// [T], without the scale.
   virtual void cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
-                             Matrix dlogits, float scale, Stream& stream) = 0;
+                             Matrix dlogits, const float* scale, Stream& stream) = 0;
   /// First half of cross_entropy where the vocabulary is cut: logits holds the columns from `first`. Each
   /// row's maximum (-infinity without columns), sum of exp(logit - maximum), and logit of its target,
   /// -infinity where that lies elsewhere or is < 0.   logits fp32 [T, V], V may be 0; the others fp32 [T].
@@ -175,7 +195,7 @@ class Ops {
   /// those of the columns here, scaled likewise, with the same right to lie over logits.
   virtual void cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                                     ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
-                                    Vector row_loss, Matrix dlogits, float scale, Stream& stream) = 0;
+                                    Vector row_loss, Matrix dlogits, const float* scale, Stream& stream) = 0;
 
   /// One AdamW update in one pass: master *= 1 - lr * weight_decay, then the moments, then the step.
   /// `compute`, where given, receives the new master values in its dtype. All have the same size. A decision,
@@ -189,10 +209,16 @@ class Ops {
   /// The words of ExactSum (core/exact_sum.hpp): those of the sum of all values, which adding over ranks
   /// keeps exact.
   virtual void exact_sum(std::span<const double> values, std::span<std::int64_t> words, Stream& stream) = 0;
-  /// From the words of the squares' sum: norm = scale * sqrt(sum), gradient_scale = scale * min(1, clip /
-  /// (norm + 1e-6)).
+  /// From the words of the squares' sum, with scale = rule.scale / *loss_scale (in device memory; null: 1):
+  /// norm = scale * sqrt(sum), gradient_scale = scale * min(1, clip / (norm + 1e-6)).
   virtual void decide_update(std::span<const std::int64_t> words, const UpdateRule& rule,
-                             UpdateDecision* decision, Stream& stream) = 0;
+                             const float* loss_scale, UpdateDecision* decision, Stream& stream) = 0;
+  /// Moves a loss scale: an update that is not applied is an overflow, any other a good step. An overflow
+  /// takes one from the hysteresis, or, of the last one, halves the scale; when a multiple of `window` good
+  /// steps have followed another the scale doubles. of_loss = scale * rule.share. All in device memory.
+  /// Source: Micikevicius et al. 2018, arXiv:1710.03740.
+  virtual void update_loss_scale(const UpdateDecision* decision, const LossScaleRule& rule,
+                                 LossScaleState* state, float* of_loss, Stream& stream) = 0;
 
   /// out = canonical tree sum: values[0], values[1], ... are pushed in order; before value i is pushed it is
   /// added to the merges[i] topmost ones (top + value). One value must remain. out may be any of the values.

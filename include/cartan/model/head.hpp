@@ -37,7 +37,7 @@ class Head {
   /// weight and matrix. d_matrix.slots has as many entries as head_slots_needed says.
   device::ArenaMatrix loss_and_gradients(const BatchView& batch, device::ConstMatrix x,
                                          device::ConstVector norm_weight, device::ConstMatrix matrix,
-                                         device::Vector row_loss, float scale,
+                                         device::Vector row_loss, const float* scale,
                                          const device::GradientView& d_norm_weight,
                                          const device::GradientView& d_matrix, const Workplace& work) const;
 
@@ -46,7 +46,7 @@ class Head {
   void for_each_chunk(device::SequenceShape shape, const Visit& visit) const;
   /// Losses of a chunk's rows from its logits z, which dz, where given, replaces.
   void cross_entropy(device::ConstMatrix z, std::span<const std::int32_t> targets, device::Vector row_loss,
-                     device::Matrix dz, float scale, const Workplace& work) const;
+                     device::Matrix dz, const float* scale, const Workplace& work) const;
 
   TensorGroup tensor_;
   Index vocab_, first_;  ///< of this rank

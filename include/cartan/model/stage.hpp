@@ -32,8 +32,8 @@ struct StageOptions {
 /// One micro-batch on its way through a stage: what forward keeps for the backward pass.
 struct Flight {
   BatchView batch;
-  float loss_scale = 1;       ///< gradients are multiplied by it
-  device::ArenaMatrix input;  ///< [R, D] of a stage without embedding, to be filled before forward
+  const float* loss_scale = nullptr;  ///< in the device's memory: gradients are multiplied by it; null: 1
+  device::ArenaMatrix input;          ///< [R, D] of a stage without embedding, to be filled before forward
   device::ArenaMatrix
       output;  ///< [R, D]; R: rows of the micro-batch that this rank of tensor parallelism owns
   std::vector<BlockActivations> blocks;

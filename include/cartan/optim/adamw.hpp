@@ -28,9 +28,10 @@ class AdamW {
   /// The sum of all squares of the step, exactly, as words in device memory (Ops::exact_sum): added up over
   /// all ranks they are the same for any number of them. Ready in the order of the compute stream.
   std::span<std::int64_t> sum_squares();
-  /// Decides from these words on the step's update: of gradients times `scale`, clipped, and none where they
-  /// are not finite. No host waits for it.
-  void decide(double scale);
+  /// Decides from these words on the step's update: of gradients times `scale` / *loss_scale (in device
+  /// memory; null: 1), clipped, and none where they are not finite. The result lies in device memory; no host
+  /// waits for it.
+  const device::UpdateDecision* decide(double scale, const float* loss_scale);
   /// What was decided. Blocks.
   device::UpdateDecision decision() const;
 

@@ -7,6 +7,7 @@
 
 #include "cartan/core/error.hpp"
 #include "cartan/core/types.hpp"
+#include "cartan/device/device.hpp"
 
 namespace cartan::optim {
 
@@ -29,28 +30,27 @@ struct LossScaleConfig {
 void check(const LossScaleConfig& config, Problems& problems);
 
 /// What a checkpoint keeps.
-struct LossScaleState {
-  double scale = 1;
-  Index good_steps = 0;  ///< since the last overflow, or since the start
-  int hysteresis_left = 1;
-  Index skipped = 0;  ///< steps without an update in a row
-  bool operator==(const LossScaleState&) const = default;
-};
+using LossScaleState = device::LossScaleState;
 
-/// One on each rank; all of them see the same overflows, so all have the same scale. Not collective.
+/// One on each rank; all of them see the same overflows, so all have the same scale. It lives in the device's
+/// memory, where the end of a step moves it on; the host looks when it waits for the step anyway. Not
+/// collective.
 class LossScaler {
  public:
-  explicit LossScaler(const LossScaleConfig& config);
+  /// `share` of the scale is what the loss is multiplied by.
+  LossScaler(const LossScaleConfig& config, double share, device::Device& device);
 
-  /// What the loss of the next step is multiplied by.
-  double scale() const { return state_.scale; }
-
-  /// Ends a step. overflow: some gradient of some rank is infinite or NaN. Returns whether the update is
-  /// applied; where it is not, the learning rate's schedule does not advance. Throws NumericError, and
-  /// changes nothing, where no smaller scale can help: at the minimum, after most_skips steps without an
+  /// In device memory: what the loss of the next step is multiplied by. Null where scaling is off.
+  const float* of_loss() const;
+  /// Ends a step on the compute stream: an update that the device decides not to apply is an overflow.
+  void update(const device::UpdateDecision* decision);
+  /// After update(): waits, and returns the scale of the step that has ended. `overflow`: what was decided.
+  /// Throws NumericError where no smaller scale can help: at the minimum, after most_skips steps without an
   /// update, and where scaling is off.
-  bool update(bool overflow);
+  double finish_step(bool overflow);
 
+  /// Of the next step, as far as finish_step() has seen.
+  double scale() const { return state_.scale; }
   const LossScaleState& state() const { return state_; }
   /// Goes on from a checkpoint. The configuration may have changed since: a fixed scale stays, a dynamic one
   /// is raised to the minimum, and no more hysteresis is left than there is. Throws DataError for a state
@@ -58,11 +58,20 @@ class LossScaler {
   void restore(const LossScaleState& state);
 
  private:
+  /// In device memory.
+  struct There {
+    LossScaleState state;
+    float of_loss = 1;
+  };
   bool is_dynamic() const { return config_.enabled && config_.fixed == 0; }
   void check_for_hope() const;
+  void upload();
 
   LossScaleConfig config_;
+  device::LossScaleRule rule_;
   LossScaleState state_;
+  device::Device& device_;
+  device::Buffer there_;  ///< where scaling is on
 };
 
 }  // namespace cartan::optim

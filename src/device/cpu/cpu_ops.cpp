@@ -12,6 +12,7 @@
 #include "device/checks.hpp"
 #include "device/cpu/attention.hpp"
 #include "device/cpu/compression.hpp"
+#include "device/cpu/decision.hpp"
 #include "device/cpu/linear.hpp"
 #include "device/cpu/rows.hpp"
 
@@ -144,7 +145,7 @@ void CpuOps::swiglu_backward(ConstMatrix gate_up, ConstMatrix dy, Matrix dgate_u
 }
 
 void CpuOps::cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
-                           Matrix dlogits, float scale, Stream& stream) {
+                           Matrix dlogits, const float* scale, Stream& stream) {
   check::cross_entropy(logits, targets, row_loss, dlogits);
   enqueue(stream,
           [=](const Context& c, Gemm&) { cpu::cross_entropy(c, logits, targets, row_loss, dlogits, scale); });
@@ -168,7 +169,7 @@ void CpuOps::cross_entropy_combine(ConstMatrix stacked, Index parts, Vector row_
 
 void CpuOps::cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                                   ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
-                                  Vector row_loss, Matrix dlogits, float scale, Stream& stream) {
+                                  Vector row_loss, Matrix dlogits, const float* scale, Stream& stream) {
   check::cross_entropy_finish(logits, targets, first, row_max, row_sum, target_logit, row_loss, dlogits);
   enqueue(stream, [=](const Context& c, Gemm&) {
     cpu::cross_entropy_finish(c, logits, targets, first, row_max, row_sum, target_logit, row_loss, dlogits,
@@ -199,13 +200,16 @@ void CpuOps::exact_sum(std::span<const double> values, std::span<std::int64_t> w
 }
 
 void CpuOps::decide_update(std::span<const std::int64_t> words, const UpdateRule& rule,
-                           UpdateDecision* decision, Stream& stream) {
+                           const float* loss_scale, UpdateDecision* decision, Stream& stream) {
   check::exact_words("decide_update", words);
+  enqueue(stream, [=](const Context&, Gemm&) { *decision = cpu::decide_update(words, rule, loss_scale); });
+}
+
+void CpuOps::update_loss_scale(const UpdateDecision* decision, const LossScaleRule& rule,
+                               LossScaleState* state, float* of_loss, Stream& stream) {
   enqueue(stream, [=](const Context&, Gemm&) {
-    const ExactSum squares(words.first<ExactSum::kWordCount>());
-    const double norm = rule.scale * std::sqrt(squares.value());
-    const double clipped = rule.clip > 0 ? std::min(1.0, rule.clip / (norm + 1e-6)) : 1.0;
-    *decision = {norm, static_cast<float>(rule.scale * clipped), std::isfinite(norm) ? 1 : 0};
+    cpu::update_loss_scale(decision->is_applied == 0, rule, *state);
+    *of_loss = static_cast<float>(state->scale * rule.share);
   });
 }
 

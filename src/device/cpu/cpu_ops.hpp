@@ -50,20 +50,22 @@ class CpuOps : public Ops {
   void swiglu_backward(ConstMatrix gate_up, ConstMatrix dy, Matrix dgate_up, Matrix y,
                        Stream& stream) override;
   void cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
-                     Matrix dlogits, float scale, Stream& stream) override;
+                     Matrix dlogits, const float* scale, Stream& stream) override;
   void cross_entropy_stats(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                            Vector row_max, Vector row_sum, Vector target_logit, Stream& stream) override;
   void cross_entropy_combine(ConstMatrix stacked, Index parts, Vector row_max, Vector row_sum,
                              Vector target_logit, Stream& stream) override;
   void cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                             ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
-                            Vector row_loss, Matrix dlogits, float scale, Stream& stream) override;
+                            Vector row_loss, Matrix dlogits, const float* scale, Stream& stream) override;
   void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
              const AdamWStep& step, const UpdateDecision* decision, Stream& stream) override;
   void square_sums(ConstVector x, std::span<double> sums, Stream& stream) override;
   void exact_sum(std::span<const double> values, std::span<std::int64_t> words, Stream& stream) override;
-  void decide_update(std::span<const std::int64_t> words, const UpdateRule& rule, UpdateDecision* decision,
-                     Stream& stream) override;
+  void decide_update(std::span<const std::int64_t> words, const UpdateRule& rule, const float* loss_scale,
+                     UpdateDecision* decision, Stream& stream) override;
+  void update_loss_scale(const UpdateDecision* decision, const LossScaleRule& rule, LossScaleState* state,
+                         float* of_loss, Stream& stream) override;
   void tree_sum(std::span<const float* const> values, std::span<const int> merges, float* out, Index count,
                 Stream& stream) override;
   void sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out, Stream& stream) override;

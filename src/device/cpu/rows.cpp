@@ -116,8 +116,9 @@ void swiglu_backward(const Context& context, ConstMatrix gate_up, ConstMatrix dy
 }
 
 void cross_entropy(const Context& context, ConstMatrix logits, std::span<const std::int32_t> targets,
-                   Vector row_loss, Matrix dlogits, float scale) {
+                   Vector row_loss, Matrix dlogits, const float* scale) {
   auto* losses = static_cast<float*>(row_loss.data);
+  const float factor = scale == nullptr ? 1.0f : *scale;
   for_row_blocks(context, logits.rows, logits.cols, [&](Index begin, Index end) {
     for (Index t = begin; t < end; ++t) {
       const std::int32_t target = targets[static_cast<std::size_t>(t)];
@@ -128,7 +129,7 @@ void cross_entropy(const Context& context, ConstMatrix logits, std::span<const s
       }
       if (target >= 0) {
         losses[t] = cross_entropy_row(static_cast<const float*>(at(logits, t, 0)), logits.cols, target,
-                                      gradient, dlogits.dtype, scale);
+                                      gradient, dlogits.dtype, factor);
         continue;
       }
       losses[t] = 0.0f;
@@ -177,7 +178,8 @@ void cross_entropy_combine(const Context& context, ConstMatrix stacked, Index pa
 
 void cross_entropy_finish(const Context& context, ConstMatrix logits, std::span<const std::int32_t> targets,
                           Index first, ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
-                          Vector row_loss, Matrix dlogits, float scale) {
+                          Vector row_loss, Matrix dlogits, const float* scale) {
+  const float factor = scale == nullptr ? 1.0f : *scale;
   const auto* const maxima = static_cast<const float*>(row_max.data);
   const auto* const sums = static_cast<const float*>(row_sum.data);
   const auto* const target_logits = static_cast<const float*>(target_logit.data);
@@ -195,7 +197,7 @@ void cross_entropy_finish(const Context& context, ConstMatrix logits, std::span<
         std::memset(gradient, 0, static_cast<std::size_t>(logits.cols) * size_of(dlogits.dtype));
       } else {
         cross_entropy_gradient(static_cast<const float*>(at(logits, t, 0)), logits.cols, target - first,
-                               stats, gradient, dlogits.dtype, scale);
+                               stats, gradient, dlogits.dtype, factor);
       }
     }
   });

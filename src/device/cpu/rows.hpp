@@ -23,14 +23,14 @@ void attention_merge(const Context& context, Matrix out_sum, Vector lse_sum, Con
 void swiglu_forward(const Context& context, ConstMatrix gate_up, Matrix y);
 void swiglu_backward(const Context& context, ConstMatrix gate_up, ConstMatrix dy, Matrix dgate_up, Matrix y);
 void cross_entropy(const Context& context, ConstMatrix logits, std::span<const std::int32_t> targets,
-                   Vector row_loss, Matrix dlogits, float scale);
+                   Vector row_loss, Matrix dlogits, const float* scale);
 void cross_entropy_stats(const Context& context, ConstMatrix logits, std::span<const std::int32_t> targets,
                          Index first, Vector row_max, Vector row_sum, Vector target_logit);
 void cross_entropy_combine(const Context& context, ConstMatrix stacked, Index parts, Vector row_max,
                            Vector row_sum, Vector target_logit);
 void cross_entropy_finish(const Context& context, ConstMatrix logits, std::span<const std::int32_t> targets,
                           Index first, ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
-                          Vector row_loss, Matrix dlogits, float scale);
+                          Vector row_loss, Matrix dlogits, const float* scale);
 void adamw(const Context& context, Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq,
            Vector compute, const AdamWStep& step, const UpdateDecision* decision);
 void square_sums(const Context& context, ConstVector x, std::span<double> sums);

@@ -162,7 +162,7 @@ void CudaOps::swiglu_backward(ConstMatrix gate_up, ConstMatrix dy, Matrix dgate_
 }
 
 void CudaOps::cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
-                            Matrix dlogits, float scale, Stream& stream) {
+                            Matrix dlogits, const float* scale, Stream& stream) {
   check::cross_entropy(logits, targets, row_loss, dlogits);
   kernels::cross_entropy(logits, targets, row_loss, dlogits, scale, native(stream));
 }
@@ -181,7 +181,7 @@ void CudaOps::cross_entropy_combine(ConstMatrix stacked, Index parts, Vector row
 
 void CudaOps::cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                                    ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
-                                   Vector row_loss, Matrix dlogits, float scale, Stream& stream) {
+                                   Vector row_loss, Matrix dlogits, const float* scale, Stream& stream) {
   check::cross_entropy_finish(logits, targets, first, row_max, row_sum, target_logit, row_loss, dlogits);
   kernels::cross_entropy_finish(logits, targets, first, row_max, row_sum, target_logit, row_loss, dlogits,
                                 scale, native(stream));
@@ -199,9 +199,14 @@ void CudaOps::exact_sum(std::span<const double> values, std::span<std::int64_t> 
 }
 
 void CudaOps::decide_update(std::span<const std::int64_t> words, const UpdateRule& rule,
-                            UpdateDecision* decision, Stream& stream) {
+                            const float* loss_scale, UpdateDecision* decision, Stream& stream) {
   check::exact_words("decide_update", words);
-  kernels::decide_update(words, rule, decision, native(stream));
+  kernels::decide_update(words, rule, loss_scale, decision, native(stream));
+}
+
+void CudaOps::update_loss_scale(const UpdateDecision* decision, const LossScaleRule& rule,
+                                LossScaleState* state, float* of_loss, Stream& stream) {
+  kernels::update_loss_scale(decision, rule, state, of_loss, native(stream));
 }
 
 void CudaOps::square_sums(ConstVector x, std::span<double> sums, Stream& stream) {

@@ -161,7 +161,7 @@ class GraphOps : public Ops {
     run<&Ops::swiglu_backward>(stream, gate_up, dy, dgate_up, y);
   }
   void cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
-                     Matrix dlogits, float scale, Stream& stream) override {
+                     Matrix dlogits, const float* scale, Stream& stream) override {
     run<&Ops::cross_entropy>(stream, logits, targets, row_loss, dlogits, scale);
   }
   void cross_entropy_stats(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
@@ -174,7 +174,7 @@ class GraphOps : public Ops {
   }
   void cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                             ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
-                            Vector row_loss, Matrix dlogits, float scale, Stream& stream) override {
+                            Vector row_loss, Matrix dlogits, const float* scale, Stream& stream) override {
     run<&Ops::cross_entropy_finish>(stream, logits, targets, first, row_max, row_sum, target_logit, row_loss,
                                     dlogits, scale);
   }
@@ -199,9 +199,13 @@ class GraphOps : public Ops {
   void exact_sum(std::span<const double> values, std::span<std::int64_t> words, Stream& stream) override {
     ops_.exact_sum(values, words, stream);
   }
-  void decide_update(std::span<const std::int64_t> words, const UpdateRule& rule, UpdateDecision* decision,
-                     Stream& stream) override {
-    ops_.decide_update(words, rule, decision, stream);
+  void decide_update(std::span<const std::int64_t> words, const UpdateRule& rule, const float* loss_scale,
+                     UpdateDecision* decision, Stream& stream) override {
+    ops_.decide_update(words, rule, loss_scale, decision, stream);
+  }
+  void update_loss_scale(const UpdateDecision* decision, const LossScaleRule& rule, LossScaleState* state,
+                         float* of_loss, Stream& stream) override {
+    ops_.update_loss_scale(decision, rule, state, of_loss, stream);
   }
   void tree_sum(std::span<const float* const> values, std::span<const int> merges, float* out, Index count,
                 Stream& stream) override {

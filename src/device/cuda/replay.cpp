@@ -171,6 +171,7 @@ bool Replay::make_graph(Piece& piece) {
 }
 
 void Replay::keep(std::unique_ptr<Piece> piece) {
+  if (piece->calls.empty()) return;  // the first call was refused
   piece->used = ++turn_;
   auto& alike = pieces_[hash_of(std::span(piece->words).first(piece->ends.front()))];
   const auto has_room = [&] { return alike.size() < kMostAlike && held_ + piece->calls.size() <= kMostHeld; };

@@ -97,7 +97,7 @@ class SimOps : public Ops {
     check::swiglu_backward(gate_up, dy, dgate_up, y);
   }
   void cross_entropy(ConstMatrix logits, std::span<const std::int32_t> targets, Vector row_loss,
-                     Matrix dlogits, float, Stream&) override {
+                     Matrix dlogits, const float*, Stream&) override {
     check::cross_entropy(logits, targets, row_loss, dlogits);
   }
   void cross_entropy_stats(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
@@ -110,7 +110,7 @@ class SimOps : public Ops {
   }
   void cross_entropy_finish(ConstMatrix logits, std::span<const std::int32_t> targets, Index first,
                             ConstVector row_max, ConstVector row_sum, ConstVector target_logit,
-                            Vector row_loss, Matrix dlogits, float, Stream&) override {
+                            Vector row_loss, Matrix dlogits, const float*, Stream&) override {
     check::cross_entropy_finish(logits, targets, first, row_max, row_sum, target_logit, row_loss, dlogits);
   }
   void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_sq, Vector compute,
@@ -125,10 +125,12 @@ class SimOps : public Ops {
   void exact_sum(std::span<const double>, std::span<std::int64_t> words, Stream&) override {
     check::exact_words("exact_sum", words);
   }
-  void decide_update(std::span<const std::int64_t> words, const UpdateRule&, UpdateDecision*,
+  void decide_update(std::span<const std::int64_t> words, const UpdateRule&, const float*, UpdateDecision*,
                      Stream&) override {
     check::exact_words("decide_update", words);
   }
+  void update_loss_scale(const UpdateDecision*, const LossScaleRule&, LossScaleState*, float*,
+                         Stream&) override {}
   void tree_sum(std::span<const float* const> values, std::span<const int> merges, float*, Index count,
                 Stream&) override {
     check::tree_sum(values, merges, count);
