@@ -17,14 +17,26 @@ function(cartan_add_room name)
   set_property(GLOBAL APPEND PROPERTY CARTAN_ROOMS ${target})
 endfunction()
 
+# cartan_slow_sources(SOURCES...): optimized in builds with sanitizers too, whose tests would spend minutes there.
+function(cartan_slow_sources)
+  if(CARTAN_SANITIZE)
+    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON)
+  endif()
+endfunction()
+
 # cartan_vector_sources(SOURCES...): loops that Highway compiles once for each instruction set: baseline, SSE4, AVX2 and
-# AVX-512 (the ones in between bring nothing). GCC cannot compile its intrinsics without optimization.
+# AVX-512 (the ones in between bring nothing); with sanitizers baseline and AVX2, which are the same source. GCC cannot
+# compile its intrinsics without optimization.
 function(cartan_vector_sources)
   set(options "")
+  set(disabled "HWY_SSSE3|HWY_AVX3_DL")
+  if(CARTAN_SANITIZE)
+    string(APPEND disabled "|HWY_SSE4|HWY_AVX3")
+  endif()
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND (CARTAN_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL Debug))
     set(options -Og)
   endif()
-  set_source_files_properties(${ARGN} PROPERTIES COMPILE_DEFINITIONS "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_AVX3_DL)"
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_DEFINITIONS "HWY_DISABLED_TARGETS=(${disabled})"
                                                  COMPILE_OPTIONS "${options}" SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 

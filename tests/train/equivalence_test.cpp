@@ -29,7 +29,7 @@ class Equivalence : public ::testing::TestWithParam<std::tuple<bool, std::string
   /// Where it takes long each type goes with one of the models; on 8 ranks with the other one.
   void SetUp() override {
     const bool is_tied = std::get<0>(GetParam()), goes_with_tied = is_fp32() == (ranks_ == 8);
-    if ((!cartan::testing::on_cpu() || ranks_ > 4) && is_tied != goes_with_tied)
+    if ((!cartan::testing::on_cpu() || ranks_ > 3) && is_tied != goes_with_tied)
       GTEST_SKIP() << "only the other model is tried with this type here";
   }
   bool is_fp32() const { return std::get<1>(GetParam()) == "fp32"; }
