@@ -20,7 +20,8 @@ endfunction()
 # cartan_slow_sources(SOURCES...): optimized in builds with sanitizers too, whose tests would spend minutes there.
 function(cartan_slow_sources)
   if(CARTAN_SANITIZE)
-    set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O1 SKIP_PRECOMPILE_HEADERS ON)
+    set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS -O1)
+    set_property(SOURCE ${ARGN} PROPERTY SKIP_PRECOMPILE_HEADERS ON)
   endif()
 endfunction()
 
