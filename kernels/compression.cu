@@ -7,7 +7,7 @@
 // bytes at up to the whole device's rate, seven launches a row.
 //
 // take_largest: the bits of a magnitude are ordered as magnitudes are. Three passes find the threshold, 11,
-// 10 and 10 bits at a time, by counting; a fourth counts what each piece of x has to give, a fifth moves it:
+// 11 and 10 bits at a time, by counting; a fourth counts what each piece of x has to give, a fifth moves it:
 // 20 bytes read an element; 80 % of the memory's peak is expected from 10 million elements on.
 // Counters are whole numbers: atomics do not change them.
 //
@@ -17,6 +17,7 @@
 #include <algorithm>
 
 #include "octet.cuh"
+#include "selection.cuh"
 
 namespace cartan::kernels {
 namespace {
@@ -242,11 +243,6 @@ void orthonormalise_wide(const Rows& x, const Scratch& scratch, cudaStream_t str
 
 __device__ __forceinline__ unsigned magnitude(float value) { return __float_as_uint(value) & 0x7fffffffu; }
 
-/// The digits of a magnitude, the highest first.
-constexpr int kDigits = 3, kMostBins = 2048;
-__host__ __device__ constexpr int shift_of(int digit) { return digit == 0 ? 20 : digit == 1 ? 10 : 0; }
-__host__ __device__ constexpr int bins_of(int digit) { return digit == 0 ? 2048 : 1024; }
-
 /// In scratch memory. x is cut into pieces, a block each.
 constexpr int kMostPieces = 1024;
 struct Selection {
@@ -305,55 +301,19 @@ __global__ void __launch_bounds__(kThreads)
     if (counts[bin] != 0) atomicAdd(&s->counts[digit][bin], static_cast<unsigned long long>(counts[bin]));
 }
 
-/// One block of as many threads as pieces at most: the sum of the values of the threads before.
-struct ScanScratch {
-  unsigned long long warp[kWarp];
-};
-template <class T>
-__device__ T warp_scan(T value, int lane) {
-  for (int distance = 1; distance < kWarp; distance *= 2) {
-    const T before = __shfl_up_sync(kAllLanes, value, distance);
-    if (lane >= distance) value += before;
-  }
-  return value;
-}
-/// The sum over the threads before this one; total: over all.
-__device__ unsigned long long block_scan(unsigned long long value, ScanScratch& scratch,
-                                         unsigned long long& total) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, number = static_cast<int>(threadIdx.x) / kWarp;
-  const int warps = static_cast<int>(blockDim.x) / kWarp;
-  const unsigned long long inside = warp_scan(value, lane);
-  __syncthreads();  // scratch may still be read from the call before
-  if (lane == kWarp - 1) scratch.warp[number] = inside;
-  __syncthreads();
-  unsigned long long before = 0;
-  total = 0;
-  for (int w = 0; w < warps; ++w) {
-    if (w < number) before += scratch.warp[w];
-    total += scratch.warp[w];
-  }
-  return before + inside - value;
-}
-
 /// One block: the digit in which the last element to take lies, from the highest bin downward.
 constexpr int kPickThreads = 1024;
 __global__ void __launch_bounds__(kPickThreads) pick_digit_kernel(int digit, Selection* s) {
   __shared__ ScanScratch scratch;
-  const int bins = bins_of(digit), each = bins / kPickThreads;
-  const unsigned long long wanted = s->equal[digit];
-  const int highest = bins - 1 - static_cast<int>(threadIdx.x) * each;
-  unsigned long long mine = 0, total = 0;
-  for (int i = 0; i < each; ++i) mine += s->counts[digit][highest - i];
-  unsigned long long above = block_scan(mine, scratch, total);
-  for (int i = 0; i < each; ++i) {
-    const unsigned long long count = s->counts[digit][highest - i];
-    if (above < wanted && wanted <= above + count) {
-      s->threshold[digit + 1] =
-          s->threshold[digit] * static_cast<unsigned>(bins) + static_cast<unsigned>(highest - i);
-      s->equal[digit + 1] = wanted - above;
-    }
-    above += count;
-  }
+  const int bins = bins_of(digit);
+  const unsigned long long* const counts = s->counts[digit];
+  find_bin(
+      bins, s->equal[digit], [=](int bin) { return counts[bin]; }, scratch,
+      [=](int bin, unsigned long long left) {
+        s->threshold[digit + 1] =
+            s->threshold[digit] * static_cast<unsigned>(bins) + static_cast<unsigned>(bin);
+        s->equal[digit + 1] = left;
+      });
 }
 
 __global__ void __launch_bounds__(kThreads)

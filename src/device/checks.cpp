@@ -419,4 +419,18 @@ void scatter_add(const Vector& y, const ConstVector& values, std::span<const std
   floats(op, "values", values, static_cast<Index>(indices.size()));
 }
 
+void sample(const ConstMatrix& logits, std::span<const double> uniforms, const SamplingRule& rule,
+            std::span<const std::int32_t> tokens) {
+  const char* op = "sample";
+  matrix(op, "logits", logits, static_cast<Index>(tokens.size()), logits.cols);
+  same_type(op, "logits", logits.dtype, DType::f32);
+  same(op, "number of uniforms", std::ssize(uniforms), logits.rows);
+  if (logits.cols < 1 || logits.cols > kMostLogits)
+    throw InternalError("{}: {} logits, expected 1 to {}", op, logits.cols, kMostLogits);
+  not_negative(op, "top_k", rule.top_k);
+  if (!(rule.temperature >= 0) || !(rule.top_p > 0))
+    throw InternalError("{}: temperature {} and top_p {}, expected at least 0 and more than 0", op,
+                        rule.temperature, rule.top_p);
+}
+
 }  // namespace cartan::device::check

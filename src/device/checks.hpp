@@ -58,5 +58,7 @@ void copy(const ConstMatrix& x, const Matrix& y);
 void orthonormalise_rows(const Matrix& x);
 void take_largest(const Vector& x, const Vector& values, std::span<const std::uint32_t> indices);
 void scatter_add(const Vector& y, const ConstVector& values, std::span<const std::uint32_t> indices);
+void sample(const ConstMatrix& logits, std::span<const double> uniforms, const SamplingRule& rule,
+            std::span<const std::int32_t> tokens);
 
 }  // namespace cartan::device::check

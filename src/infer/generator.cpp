@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cartan/core/error.hpp"
 #include "cartan/core/narrow.hpp"
+#include "cartan/core/random.hpp"
 #include "cartan/model/block.hpp"
 #include "cartan/model/stage.hpp"
 
@@ -15,6 +17,12 @@ using device::MemoryKind;
 
 // Rows of the prompt that are computed together.
 constexpr Index kPrefillRows = 128;
+
+/// Of the next token: what it depends on beside the logits, and its id.
+struct Choice {
+  double uniform;
+  std::int32_t token;
+};
 
 }  // namespace
 
@@ -44,6 +52,8 @@ struct Generator::State {
     memory.push_back(device.allocate(narrow<std::size_t>(config.vocab) * sizeof(float),
                                      MemoryKind::activations, "logits"));
     logits = device::as_matrix(memory.back().data(), DType::f32, 1, config.vocab);
+    memory.push_back(device.allocate(sizeof(Choice), MemoryKind::activations, "next token"));
+    choice = memory.back().as<Choice>();
     // A rehearsal of the largest call tells what it needs.
     device::Arena measuring;
     const auto sim = device::make_sim_device(device::DeviceKind::cpu, {1});
@@ -96,6 +106,22 @@ struct Generator::State {
     work.ops().linear_forward(norm, head.matrix(), {}, logits, false, {1, 1}, work.stream());
   }
 
+  /// The token at `position`, chosen on the device from the logits of the one before.
+  std::int32_t next_token(const device::SamplingRule& rule, double uniform, Index position) {
+    device::Stream& stream = device.compute_stream();
+    device.copy_in(&choice->uniform, &uniform, sizeof uniform, stream);
+    device.ops().sample(logits, {&choice->uniform, 1}, rule, {&choice->token, 1}, stream);
+    std::int32_t token = 0;
+    device.copy_out(&token, &choice->token, sizeof token, stream);
+    stream.synchronize();
+    if (token < 0)
+      throw NumericError(
+          "position {}: the logits have a NaN, or the largest one is infinite: parameters are not finite, or "
+          "numbers grow too large for {} (another precision.compute may help)",
+          position, name_of(compute));
+    return token;
+  }
+
   model::ModelConfig config;
   device::Device& device;
   Index max_length, rows;
@@ -108,6 +134,7 @@ struct Generator::State {
   std::unique_ptr<device::Arena> arena;
   std::int32_t* integers = nullptr;
   Matrix logits;
+  Choice* choice = nullptr;
   std::vector<Matrix> caches;  ///< keys and values of each block in turn
 };
 
@@ -135,16 +162,14 @@ std::vector<std::int32_t> Generator::generate(std::span<const std::int32_t> prom
           begin);
   const RandomStream random(options.seed, "sampling");
   std::vector<std::int32_t> result;
-  std::vector<float> logits(static_cast<std::size_t>(s.config.vocab));
   for (Index i = 0; i < options.max_new_tokens; ++i) {
-    s.device.copy_out(logits.data(), s.logits.data, logits.size() * sizeof(float), s.device.compute_stream());
-    s.device.compute_stream().synchronize();
+    const Index position = length + i;
     const std::int32_t token =
-        sample(logits, options.sampling, random, static_cast<std::uint64_t>(length + i));
+        s.next_token(options.sampling, random.uniform(static_cast<std::uint64_t>(position)), position);
     result.push_back(token);
     if (on_token) on_token(token);
     if (token == options.end_token || i + 1 == options.max_new_tokens) break;
-    s.run({&token, 1}, length + i);
+    s.run({&token, 1}, position);
   }
   return result;
 }

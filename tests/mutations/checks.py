@@ -37,7 +37,7 @@ def on_ranks(program, ranks, only="", settings=None, **more):
 EVERY_OPERATION = Check("tests/ptx/record_launches")
 ORDER, ORDER_LAZY = device("order_test"), device("order_test", EMU_SCHEDULE="lazy")
 ALL_OPERATIONS = ("rows_test", "row_views_test", "sums_test", "decision_test", "parts_test", "compression_test",
-                  "fp8_test", "linear_test", "attention_test", "attention_parts_test")
+                  "sampling_test", "fp8_test", "linear_test", "attention_test", "attention_parts_test")
 # The tests that call what a kernel file holds, by how its name begins; a header is in many.
 OPERATIONS = {
     "attention_merge": ("attention_parts_test",),
@@ -46,6 +46,7 @@ OPERATIONS = {
     "decision": ("decision_test",),
     "fp8": ("fp8_test",),
     "compression": ("compression_test",),
+    "sampling": ("sampling_test",),
     "sums": ("sums_test", "linear_test"),
     "move": ("parts_test", "linear_test"),
     "": ("rows_test",),

@@ -166,6 +166,17 @@ void record_compression() {
   stream().synchronize();
 }
 
+void record_sampling(bool packed) {
+  const Index tokens = 3, vocab = 1003;
+  auto logits = rows(DType::f32, tokens, vocab, packed, "logits");
+  const Array<double> uniforms(std::vector<double>{0, 0.4, 0.99});
+  Ints chosen(static_cast<std::size_t>(tokens));
+  for (const SamplingRule& rule : {SamplingRule{0, 0, 1}, {1, 0, 1}, {0.8, 50, 0.9}}) {
+    ops().sample(logits.matrix(), uniforms, rule, chosen, stream());
+    stream().synchronize();
+  }
+}
+
 void record_fp8(bool packed) {
   // A tile and a part of one, both ways.
   const Index count = 144, cols = 80;
@@ -227,7 +238,10 @@ void record_all() {
       if (dtype != DType::f32 || channels % 64 == 0) record_attention(dtype, channels, channels != 96);
   }
   record_compression();
-  for (const bool packed : {false, true}) record_fp8(packed);
+  for (const bool packed : {false, true}) {
+    record_sampling(packed);
+    record_fp8(packed);
+  }
 }
 
 }  // namespace

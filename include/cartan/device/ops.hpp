@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "cartan/device/sampling.hpp"
 #include "cartan/device/stream.hpp"
 #include "cartan/device/view.hpp"
 
@@ -251,6 +252,18 @@ class Ops {
   /// y[indices[i]] += values[i]; no index occurs twice.   fp32
   virtual void scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices,
                            Stream& stream) = 0;
+
+  /// The next token of each row. A token's weight is TokenWeight's (cartan/device/sampling.hpp). Of the top_k
+  /// largest logits it keeps the smallest set of the largest that has at least top_p of their weight; of
+  /// equal logits, those of the lowest ids. tokens[t] is the first kept id, in ascending order, whose weight
+  /// and those before add up to more than uniforms[t] of all that is kept; at temperature 0 the first of the
+  /// largest logit. Every device chooses alike. -1 where the row has a NaN, or no largest logit that is
+  /// finite.
+  ///   logits fp32 [T, V], V from 1 to kMostLogits; uniforms [T] in [0, 1), tokens [T], in device memory
+  /// Sources: Fan, Lewis and Dauphin 2018, arXiv:1805.04833 (top-k); Holtzman et al. 2020, arXiv:1904.09751
+  /// (top-p).
+  virtual void sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,
+                      std::span<std::int32_t> tokens, Stream& stream) = 0;
 
   /// Whether every element is finite. Blocks the host; for diagnosis only.
   virtual bool all_finite(ConstMatrix x, Stream& stream) = 0;

@@ -9,16 +9,17 @@
 #include <vector>
 
 #include "cartan/device/device.hpp"
-#include "cartan/infer/sampling.hpp"
 #include "cartan/model/config.hpp"
 #include "cartan/shard/flat_state.hpp"
 
 namespace cartan::infer {
 
+using SamplingOptions = device::SamplingRule;
+
 struct GenerateOptions {
   Index max_new_tokens = 64;
   SamplingOptions sampling;
-  std::uint64_t seed = 1234;
+  std::uint64_t seed = 1234;    ///< a token depends on it, on the logits and on its position only
   std::int32_t end_token = -1;  ///< generation ends after it; it is part of the result. -1: none
 };
 
@@ -31,7 +32,8 @@ class Generator {
   ~Generator();
 
   /// The new tokens after `prompt` (not empty, ids inside the vocabulary: else DataError). on_token, where
-  /// given, sees each one as it comes.
+  /// given, sees each one as it comes. Throws NumericError that names the position where the logits allow no
+  /// choice: a NaN, or a largest one that is infinite.
   std::vector<std::int32_t> generate(std::span<const std::int32_t> prompt, const GenerateOptions& options,
                                      const std::function<void(std::int32_t)>& on_token = {});
 

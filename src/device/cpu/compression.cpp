@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "cartan/core/error.hpp"
+#include "device/cpu/selection.hpp"
 
 namespace cartan::device::cpu {
 namespace {
@@ -59,32 +60,6 @@ bool normalise(const Rows& x, Index r) {
 
 std::uint32_t magnitude(float value) { return std::bit_cast<std::uint32_t>(value) & 0x7fffffffu; }
 
-/// What take_largest takes: all elements of magnitude above `threshold`, and the first `equal` of those with
-/// it.
-struct Selection {
-  std::uint32_t threshold = 0;
-  Index equal = 0;
-};
-
-/// The magnitudes' bits are ordered as the magnitudes are: the digits of the threshold are found one after
-/// another, by counting the elements of each digit among those that have the higher ones.
-Selection select(const float* x, Index size, Index wanted, std::span<Index> counts) {
-  constexpr int kDigit = 8;
-  Selection found{0, wanted};
-  for (int shift = 24; shift >= 0; shift -= kDigit) {
-    std::fill(counts.begin(), counts.end(), 0);
-    const std::uint64_t above = std::uint64_t{found.threshold} >> (shift + kDigit);
-    for (Index i = 0; i < size; ++i) {
-      const std::uint32_t bits = magnitude(x[i]);
-      if (std::uint64_t{bits} >> (shift + kDigit) == above) ++counts[(bits >> shift) & 0xffu];
-    }
-    std::uint32_t digit = 0xff;
-    for (; counts[digit] < found.equal; --digit) found.equal -= counts[digit];
-    found.threshold |= digit << shift;
-  }
-  return found;
-}
-
 }  // namespace
 
 void orthonormalise_rows(Matrix x) {
@@ -108,11 +83,13 @@ void orthonormalise_rows(Matrix x) {
   }
 }
 
-void take_largest(const Context& context, Vector x, Vector values, std::span<std::uint32_t> indices) {
+void take_largest(Vector x, Vector values, std::span<std::uint32_t> indices) {
   if (indices.empty()) return;
   auto* const from = static_cast<float*>(x.data);
   auto* const to = static_cast<float*>(values.data);
-  Selection left = select(from, x.size, values.size, {context.scratch<Index>(0), 256});
+  Largest left = find_largest(
+      x.size, indices.size(), [=](Index i) { return magnitude(from[i]); },
+      [](std::uint32_t) { return std::uint64_t{1}; });
   std::size_t taken = 0;
   for (Index i = 0; i < x.size && taken < indices.size(); ++i) {
     const std::uint32_t bits = magnitude(from[i]);

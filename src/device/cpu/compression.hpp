@@ -5,12 +5,11 @@
 #include <span>
 
 #include "cartan/device/view.hpp"
-#include "device/cpu/context.hpp"
 
 namespace cartan::device::cpu {
 
 void orthonormalise_rows(Matrix x);
-void take_largest(const Context& context, Vector x, Vector values, std::span<std::uint32_t> indices);
+void take_largest(Vector x, Vector values, std::span<std::uint32_t> indices);
 void scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices);
 
 }  // namespace cartan::device::cpu

@@ -15,6 +15,7 @@
 #include "device/cpu/decision.hpp"
 #include "device/cpu/linear.hpp"
 #include "device/cpu/rows.hpp"
+#include "device/cpu/sampling.hpp"
 
 namespace cartan::device::cpu {
 
@@ -253,13 +254,19 @@ void CpuOps::orthonormalise_rows(Matrix x, Stream& stream) {
 
 void CpuOps::take_largest(Vector x, Vector values, std::span<std::uint32_t> indices, Stream& stream) {
   check::take_largest(x, values, indices);
-  enqueue(stream, [=](const Context& c, Gemm&) { cpu::take_largest(c, x, values, indices); });
+  enqueue(stream, [=](const Context&, Gemm&) { cpu::take_largest(x, values, indices); });
 }
 
 void CpuOps::scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices,
                          Stream& stream) {
   check::scatter_add(y, values, indices);
   enqueue(stream, [=](const Context&, Gemm&) { cpu::scatter_add(y, values, indices); });
+}
+
+void CpuOps::sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,
+                    std::span<std::int32_t> tokens, Stream& stream) {
+  check::sample(logits, uniforms, rule, tokens);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::sample(c, logits, uniforms, rule, tokens); });
 }
 
 bool CpuOps::all_finite(ConstMatrix x, Stream& stream) {

@@ -12,6 +12,7 @@
 #include "kernels/move.hpp"
 #include "kernels/norm.hpp"
 #include "kernels/rope.hpp"
+#include "kernels/sampling.hpp"
 #include "kernels/sums.hpp"
 #include "kernels/swiglu.hpp"
 
@@ -262,6 +263,12 @@ void CudaOps::scatter_add(Vector y, ConstVector values, std::span<const std::uin
                           Stream& stream) {
   check::scatter_add(y, values, indices);
   kernels::scatter_add(y, values, indices, native(stream));
+}
+
+void CudaOps::sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,
+                     std::span<std::int32_t> tokens, Stream& stream) {
+  check::sample(logits, uniforms, rule, tokens);
+  kernels::sample(logits, uniforms, rule, tokens, native(stream));
 }
 
 bool CudaOps::all_finite(ConstMatrix x, Stream& stream) {

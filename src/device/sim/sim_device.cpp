@@ -149,6 +149,10 @@ class SimOps : public Ops {
   void scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices, Stream&) override {
     check::scatter_add(y, values, indices);
   }
+  void sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,
+              std::span<std::int32_t> tokens, Stream&) override {
+    check::sample(logits, uniforms, rule, tokens);
+  }
   bool all_finite(ConstMatrix, Stream&) override { return true; }
 
  private:

@@ -1,0 +1,16 @@
+// The choice of the next token; the contract is in cartan/device/ops.hpp.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "cartan/device/sampling.hpp"
+#include "cartan/device/view.hpp"
+#include "device/cpu/context.hpp"
+
+namespace cartan::device::cpu {
+
+void sample(const Context& context, ConstMatrix logits, std::span<const double> uniforms,
+            const SamplingRule& rule, std::span<std::int32_t> tokens);
+
+}  // namespace cartan::device::cpu
