@@ -210,6 +210,15 @@ void add_loss(const Shape& s) {
                                nullptr, stream);
     });
   });
+  // What the next token of one text waits for: one multiprocessor reads the row nine times.
+  add("sample", s.name, [s](benchmark::State& state, const std::string& operation) {
+    const Array logits(DType::f32, s.vocab);
+    const Numbers<double> uniforms(std::vector<double>{0.5});
+    const Numbers<std::int32_t> token(std::vector<std::int32_t>{0});
+    report(state, operation, 36 * count(s.vocab), [&](Ops& ops, Stream& stream) {
+      ops.sample(logits.matrix(1, s.vocab), uniforms.span(), {1, 50, 0.9}, token.span(), stream);
+    });
+  });
 }
 
 // --- products ---

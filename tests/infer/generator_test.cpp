@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <numeric>
 
 #include "cartan/core/error.hpp"
@@ -14,13 +16,14 @@ namespace cartan::infer {
 namespace {
 
 struct Loaded {
-  explicit Loaded(const std::filesystem::path& folder)
+  explicit Loaded(const std::filesystem::path& folder) : Loaded(folder, testing::read_hf_tensors(folder)) {}
+  Loaded(const std::filesystem::path& folder, const std::map<std::string, std::vector<float>>& tensors)
       : config(testing::read_hf_config(folder)),
         device(cartan::testing::make_test_device(2)),
         plane(comm::make_local_communicator("test")),
         layout(config),
         state(layout, {DType::f32, 0}, *device, *plane) {
-    testing::fill_parameters(state, testing::read_hf_tensors(folder));
+    testing::fill_parameters(state, tensors);
   }
   model::ModelConfig config;
   std::unique_ptr<device::Device> device;
@@ -73,6 +76,47 @@ TEST(Generator, LongPromptsInPiecesContinueLikeShortOnes) {
   options.max_new_tokens = 7;
   const auto rest = generator.generate(prompt, options);
   EXPECT_TRUE(std::equal(rest.begin(), rest.end(), all.begin() + 1));
+}
+
+TEST(Generator, RandomTokensDependOnSeedAndPosition) {
+  Loaded model(*testing::find_golden("models/llama-tied-tiny"));
+  Generator generator(model.config, model.state, 40, *model.device);
+  const std::vector<std::int32_t> prompt{3, 4, 5};
+  GenerateOptions options{6, {}, 1, -1};
+  const auto greedy = generator.generate(prompt, options);
+  options.sampling = {2.0, 1, 1.0};  // of one token
+  EXPECT_EQ(generator.generate(prompt, options), greedy);
+  options.sampling = {2.0, 100, 0.95};
+  const auto random = generator.generate(prompt, options);
+  EXPECT_EQ(generator.generate(prompt, options), random);
+  EXPECT_NE(random, greedy);
+  options.seed = 2;
+  EXPECT_NE(generator.generate(prompt, options), random);
+  // A prompt that ends later leaves the later tokens as they are.
+  options.seed = 1;
+  const std::vector<std::int32_t> longer{3, 4, 5, random[0], random[1]};
+  options.max_new_tokens = 4;
+  EXPECT_EQ(generator.generate(longer, options), std::vector<std::int32_t>(random.begin() + 2, random.end()));
+}
+
+TEST(Generator, NamesThePositionWhereLogitsAreNotFinite) {
+  const auto folder = *testing::find_golden("models/llama-tied-tiny");
+  auto tensors = testing::read_hf_tensors(folder);
+  // The table is the head as well: each position has a logit of NaN.
+  auto& table = tensors.at("model.embed_tokens.weight");
+  const auto hidden = table.size() / 512;
+  table[7 * hidden] = std::numeric_limits<float>::quiet_NaN();
+  Loaded model(folder, tensors);
+  Generator generator(model.config, model.state, 10, *model.device);
+  const std::vector<std::int32_t> prompt{3, 4, 5};
+  for (const double temperature : {0.0, 1.0}) {
+    try {
+      generator.generate(prompt, {4, {temperature, 0, 1.0}, 1, -1});
+      FAIL() << "no error";
+    } catch (const NumericError& error) {
+      EXPECT_NE(std::string(error.what()).find("position 3:"), std::string::npos) << error.what();
+    }
+  }
 }
 
 TEST(Generator, RefusesBadPromptsAndTooLongTexts) {

@@ -201,7 +201,8 @@ def move(machine, op, operands):
                 for i, value in enumerate(values):
                     np.copyto(whole[:, i], value, where=machine.mask)
         else:
-            targets = [machine.register(piece) if piece != "_" else None for piece in pieces]
+            # Nobody reads `_`, or the `tmp` of { .reg .b32 tmp; mov.b64 {tmp, %r1}, %rd1; }.
+            targets = [machine.register(piece) if piece.startswith("%") else None for piece in pieces]
 
             def run():
                 for i, target in enumerate(targets):

@@ -116,6 +116,14 @@ def field(value, start, length):
     return (value.astype(np.uint64) >> np.minimum(start, np.uint64(63))) & mask
 
 
+def inserted(value, target, start, length):
+    """bfi: the lowest `length` bits of the value from bit `start` of the target on."""
+    start, length = (count.astype(np.uint64) & np.uint64(0xFF) for count in (start, length))
+    shift = shifted(left=True)
+    mask = shift(~shift(~np.zeros_like(value), length), start)
+    return (target & ~mask) | (shift(value, start) & mask)
+
+
 def flushed(x):
     return np.where(np.abs(x) < np.float32(2.0**-126), x * np.float32(0), x)
 
@@ -145,6 +153,8 @@ def function(op):
         return whole, same, kind
     if name == "clz" and kind == "b64":
         return leading_zeros_64, same, "u32"
+    if name == "bfi" and not modes:
+        return inserted, [None, None, "u32", "u32"], kind
     if kind == "pred":
         return PREDICATES.get(name), same, kind
     if kind in ("f32", "f64"):

@@ -67,6 +67,12 @@ class Numbers(unittest.TestCase):
         values = np.array([0, 1, 2**31, 2**32, 2**63, 2**64 - 1], np.uint64)
         self.assertEqual(call("clz.b64", values).tolist(), [64, 63, 32, 31, 0, 0])
 
+    def test_fields_go_into_numbers(self):
+        value, target = np.array([0xABCD] * 4, np.uint64), np.array([2**64 - 1] * 4, np.uint64)
+        start, length = np.array([8, 32, 0, 64], np.uint32), np.array([4, 32, 64, 8], np.uint32)
+        self.assertEqual(call("bfi.b64", value, target, start, length).tolist(),
+                         [0xFFFFFFFFFFFFFDFF, 0x0000ABCDFFFFFFFF, 0xABCD, 2**64 - 1])
+
     def test_directed_rounding(self):
         a, b = np.array([1, -1], np.float32), np.array([2.0**-30, -2.0**-30], np.float32)
         self.assertEqual(call("add.rz.f32", a, b).tolist(), [1, -1])
