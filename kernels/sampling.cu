@@ -4,11 +4,11 @@
 // that holds the token. All sums are of whole numbers: atomics do not change them.
 //
 // A row of V is read once for the largest logit, once and a bit to weigh and pick, three times for top_k,
-// four more for top_p: 8 to 36 V bytes, the first 4 from memory, the others from the L2 cache. Some 20
-// operations in fp64 for a weight; none at temperature 0, one weight a logit at others, 3 with top_p, few
-// with top_k. One multiprocessor decides, which reads some 100 GB/s: for V = 128 Ki 5 us at temperature 0 (3
-// % of the memory's peak; 80 % from as many rows on as there are multiprocessors), 30 us at others, 100 us
-// with top_p.
+// four more for top_p: 8 to 36 V bytes, the first 4 from memory, the others from the L2 cache. A weight costs
+// some 30 FLOPs in fp64; there is none at temperature 0, else one a logit, 3 with top_p, few with top_k. One
+// multiprocessor decides: it reads some 100 GB/s and makes (9.0) 64 FLOPs in fp64 a cycle. V = 128 Ki takes 5
+// us at temperature 0 (3 % of the memory's peak; 80 % from as many rows on as there are multiprocessors), 45
+// us at others, 120 us with top_p; 8.0 has half the fp64.
 #include "sampling.hpp"
 
 #include "octet.cuh"

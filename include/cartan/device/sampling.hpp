@@ -1,8 +1,9 @@
-// What a token weighs when the next one is chosen (Ops::sample), once for every device: a whole number, so
-// that sums are exact in any order, from arithmetic that each device rounds alike.
+// What a token weighs when the next one is chosen (Ops::sample), written once for every device: a whole
+// number, so that sums are exact in any order. The arithmetic is plain IEEE and no compiler here fuses
+// products and sums
+// (-ffp-contract=off, -fmad=false), so that each device finds the same bits.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 
 #include "cartan/core/types.hpp"
@@ -25,25 +26,25 @@ struct SamplingRule {
 /// Logits of a row at most: their weights add up to less than 2^64.
 inline constexpr Index kMostLogits = Index{1} << 22;
 
+inline constexpr std::uint32_t kSignBit = 0x80000000u, kInfinityBits = 0x7f800000u;
+
 /// The order of floats, from their bits: -0 is 0, a NaN is above all.
 CARTAN_EVERYWHERE inline std::uint32_t order_of(std::uint32_t bits) {
-  constexpr std::uint32_t kSign = 0x80000000u, kInfinity = 0x7f800000u;
-  const std::uint32_t magnitude = bits & ~kSign;
-  if (magnitude > kInfinity) return 0xffffffffu;
-  return (bits & kSign) != 0 ? kSign - magnitude : kSign + magnitude;
+  const std::uint32_t magnitude = bits & ~kSignBit;
+  if (magnitude > kInfinityBits) return 0xffffffffu;
+  return (bits & kSignBit) != 0 ? kSignBit - magnitude : kSignBit + magnitude;
 }
 /// Whether it is that of a number, neither infinite nor NaN.
 CARTAN_EVERYWHERE inline bool is_order_of_finite(std::uint32_t order) {
-  constexpr std::uint32_t kZero = 0x80000000u, kInfinity = 0x7f800000u;
-  return order > kZero - kInfinity && order < kZero + kInfinity;
+  return order > kSignBit - kInfinityBits && order < kSignBit + kInfinityBits;
 }
 /// The bits of the float in this place.
 CARTAN_EVERYWHERE inline std::uint32_t bits_in_place(std::uint32_t order) {
-  constexpr std::uint32_t kSign = 0x80000000u;
-  return order < kSign ? kSign + (kSign - order) : order - kSign;
+  return order < kSignBit ? kSignBit + (kSignBit - order) : order - kSignBit;
 }
 
-/// exp((logit - largest) / temperature) in units of 2^-40, rounded down.
+/// exp((logit - largest) / temperature) in units of 2^-40, rounded down, of logits up to the largest, which
+/// is finite.   temperature > 0
 class TokenWeight {
  public:
   static constexpr int kBits = 40;
@@ -69,16 +70,17 @@ class TokenWeight {
     constexpr double c1 = 0.69314718055994531, c2 = c1 * c1 / 2, c3 = c2 * c1 / 3, c4 = c3 * c1 / 4,
                      c5 = c4 * c1 / 5, c6 = c5 * c1 / 6, c7 = c6 * c1 / 7, c8 = c7 * c1 / 8, c9 = c8 * c1 / 9,
                      c10 = c9 * c1 / 10;
-    double sum = std::fma(c10, x, c9);
-    sum = std::fma(sum, x, c8);
-    sum = std::fma(sum, x, c7);
-    sum = std::fma(sum, x, c6);
-    sum = std::fma(sum, x, c5);
-    sum = std::fma(sum, x, c4);
-    sum = std::fma(sum, x, c3);
-    sum = std::fma(sum, x, c2);
-    sum = std::fma(sum, x, c1);
-    return std::fma(sum, x, 1.0);
+    double sum = c10;
+    sum = sum * x + c9;
+    sum = sum * x + c8;
+    sum = sum * x + c7;
+    sum = sum * x + c6;
+    sum = sum * x + c5;
+    sum = sum * x + c4;
+    sum = sum * x + c3;
+    sum = sum * x + c2;
+    sum = sum * x + c1;
+    return sum * x + 1;
   }
 
   double largest_, scale_;

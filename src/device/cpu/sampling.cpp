@@ -2,6 +2,7 @@
 // largest logits, so the later rule only shortens what the earlier one kept.
 #include "device/cpu/sampling.hpp"
 
+#include <algorithm>
 #include <bit>
 
 #include "cartan/core/error.hpp"
