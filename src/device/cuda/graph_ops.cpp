@@ -219,6 +219,10 @@ class GraphOps : public Ops {
                    Stream& stream) override {
     ops_.scatter_add(y, values, indices, stream);
   }
+  void sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,
+              std::span<std::int32_t> tokens, Stream& stream) override {
+    ops_.sample(logits, uniforms, rule, tokens, stream);
+  }
   bool all_finite(ConstMatrix x, Stream& stream) override { return ops_.all_finite(x, stream); }
 
  private:
