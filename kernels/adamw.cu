@@ -1,5 +1,6 @@
-// AdamW in one pass over a range of parameters: eight a thread, all arithmetic as on the cpu device (no fused
-// multiply-adds, exact root and division), hence the same bits.
+// AdamW in one pass over a range of parameters: four a thread (16 bytes of each fp32 operand: threads side by
+// side share no sector), all arithmetic as on the cpu device (no fused multiply-adds, exact root and
+// division), hence the same bits.
 //
 // Moved for each parameter: 16 bytes read, 12 written and the copy (2 or 4): 28 to 32. About 14 FLOPs, so
 // memory decides: 90 % of its peak is expected for units of 10 million parameters and more.
@@ -8,7 +9,7 @@
 
 #include <cmath>
 
-#include "octet.cuh"
+#include "rows.cuh"
 
 namespace cartan::kernels {
 namespace {
@@ -33,37 +34,37 @@ Coefficients coefficients_of(const device::AdamWStep& step) {
   return c;
 }
 
-constexpr int kThreads = 256;
+constexpr int kOwned = kPack<float>;  ///< parameters of a thread
 
-template <class T>
-__global__ void __launch_bounds__(kThreads)
+template <bool kPacked, class T>
+__global__ void __launch_bounds__(kRowThreads)
     adamw_kernel(float* master, const float* gradient, float* exp_avg, float* exp_avg_sq, T* compute,
-                 Index count, bool packed, Coefficients c, const device::UpdateDecision* decision) {
-  const Index first = (static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x) * kOctet;
-  const Index left = count - first;
-  if (left <= 0) return;
-  const Octet g = load_octet(gradient + first, left, packed);
-  Octet p = load_octet(master + first, left, packed);
+                 Index count, Coefficients c, const device::UpdateDecision* decision) {
+  const Index first = (static_cast<Index>(blockIdx.x) * kRowThreads + threadIdx.x) * kOwned;
+  if (first >= count) return;
+  float g[kOwned], p[kOwned], m[kOwned], v[kOwned];
+  load_chunk<kPacked>(gradient, first, count, g);
+  load_chunk<kPacked>(master, first, count, p);
   if (decision != nullptr) {
     if (decision->is_applied == 0) {
-      if (compute != nullptr) store_octet(compute + first, p, left, packed);
+      if (compute != nullptr) store_chunk<kPacked>(compute, first, count, p);
       return;
     }
     c.gradient_scale = decision->gradient_scale;
   }
-  Octet m = load_octet(exp_avg + first, left, packed);
-  Octet v = load_octet(exp_avg_sq + first, left, packed);
+  load_chunk<kPacked>(exp_avg, first, count, m);
+  load_chunk<kPacked>(exp_avg_sq, first, count, v);
 #pragma unroll
-  for (int i = 0; i < kOctet; ++i) {
-    const float scaled = g.at[i] * c.gradient_scale;
-    m.at[i] = c.beta1 * m.at[i] + c.rest1 * scaled;
-    v.at[i] = c.beta2 * v.at[i] + c.rest2 * (scaled * scaled);
-    p.at[i] = p.at[i] * c.decay - c.rate * m.at[i] / (sqrtf(v.at[i]) * c.root + c.eps);
+  for (int i = 0; i < kOwned; ++i) {
+    const float scaled = g[i] * c.gradient_scale;
+    m[i] = c.beta1 * m[i] + c.rest1 * scaled;
+    v[i] = c.beta2 * v[i] + c.rest2 * (scaled * scaled);
+    p[i] = p[i] * c.decay - c.rate * m[i] / (sqrtf(v[i]) * c.root + c.eps);
   }
-  store_octet(exp_avg + first, m, left, packed);
-  store_octet(exp_avg_sq + first, v, left, packed);
-  store_octet(master + first, p, left, packed);
-  if (compute != nullptr) store_octet(compute + first, p, left, packed);
+  store_chunk<kPacked>(exp_avg, first, count, m);
+  store_chunk<kPacked>(exp_avg_sq, first, count, v);
+  store_chunk<kPacked>(master, first, count, p);
+  if (compute != nullptr) store_chunk<kPacked>(compute, first, count, p);
 }
 
 }  // namespace
@@ -77,9 +78,13 @@ void adamw(Vector master, ConstVector gradient, Vector exp_avg, Vector exp_avg_s
     auto* const m = static_cast<float*>(exp_avg.data);
     auto* const v = static_cast<float*>(exp_avg_sq.data);
     auto* const copy = static_cast<T*>(compute.data);
-    const bool packed = is_packed(p) && is_packed(g) && is_packed(m) && is_packed(v) && is_packed(copy);
-    launch("adamw", adamw_kernel<T>, {blocks_for(master.size, kThreads * kOctet), kThreads}, stream, p, g, m,
-           v, copy, master.size, packed, coefficients_of(step), decision);
+    const bool all_packed =
+        is_packed(p, 0) && is_packed(g, 0) && is_packed(m, 0) && is_packed(v, 0) && is_packed(copy, 0);
+    const Grid grid{blocks_for(master.size, Index{kRowThreads} * kOwned), kRowThreads};
+    with_bool(all_packed, [&](auto packed) {
+      launch("adamw", adamw_kernel<packed(), T>, grid, stream, p, g, m, v, copy, master.size,
+             coefficients_of(step), decision);
+    });
   });
 }
 

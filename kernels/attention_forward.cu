@@ -9,6 +9,8 @@
 // kRows a row and element of n keys, that is over 100 FLOPs a byte of L2. Bound by tensor cores and by exp2
 // (one for 4 C FLOPs): expected are 50-60 % of the mma peak with C = 128 on sm_80, and of what mma.sync
 // reaches on sm_90 and sm_100 (about 60 % of what their own instructions reach), a third less with C = 64.
+// Operands move in packs, side by side and without bank conflicts. O goes from fragments to memory element by
+// element, in requests of four times the sectors: once a row, against hundreds of products with it.
 #include "attention_mma.cuh"
 
 namespace cartan::kernels {

@@ -10,7 +10,7 @@
 // FLOPs a visible pair of query and key: 6 C for dQ and 8 C for dK and dV, C = head_dim (2 C more than with
 // one kernel that adds dQ atomically, whose bits would change from run to run); 10 C and 12 C with C > 128,
 // where two blocks share the channels of the sums. Expected are 45-55 % of the mma.sync peak with C = 128 on
-// sm_80, less on sm_90 and sm_100 (attention_forward.cu).
+// sm_80, less on sm_90 and sm_100 (attention_forward.cu, also on how operands and results move).
 #pragma once
 
 #include <cmath>

@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -61,6 +62,27 @@ __device__ __forceinline__ Pack<T> load_pack(const T* from) {
 template <class T>
 __device__ __forceinline__ void store_pack(T* to, const Pack<T>& pack) {
   warp::store16(to, pack.at);
+}
+
+/// Half a pack, for elements that lie beside others of twice their size.
+template <class T>
+struct alignas(8) HalfPack {
+  T at[kPack<T> / 2];
+};
+
+template <class T>
+__device__ __forceinline__ HalfPack<T> load_half_pack(const T* from) {
+  const uint2 bits = *reinterpret_cast<const uint2*>(from);
+  HalfPack<T> half_pack;
+  memcpy(half_pack.at, &bits, sizeof bits);
+  return half_pack;
+}
+
+template <class T>
+__device__ __forceinline__ void store_half_pack(T* to, const HalfPack<T>& half_pack) {
+  uint2 bits;
+  memcpy(&bits, half_pack.at, sizeof bits);
+  *reinterpret_cast<uint2*>(to) = bits;
 }
 
 /// Whether rows of this stride that start here can be moved in packs.

@@ -64,8 +64,11 @@ __device__ __forceinline__ void store_rows(const Patch& patch, unsigned char* to
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const float(&x)[kOctet] = patch.row[r].at;
-    *reinterpret_cast<uint2*>(to + r * stride) =
-        make_uint2(convert_four<kType>(x[0], x[1], x[2], x[3]), convert_four<kType>(x[4], x[5], x[6], x[7]));
+    const unsigned codes[] = {convert_four<kType>(x[0], x[1], x[2], x[3]),
+                              convert_four<kType>(x[4], x[5], x[6], x[7])};
+    HalfPack<unsigned char> half_pack;
+    memcpy(half_pack.at, codes, sizeof codes);
+    store_half_pack(to + r * stride, half_pack);
   }
 }
 

@@ -1,8 +1,8 @@
 // Element-wise sums, copies and casts.
 //
-// A thread moves one chunk: 4 floats of a sum, 16 bytes of a copy, 8 elements of a cast. Bytes: add and
-// subtract read 8 and write 4 for each element, a copy reads and writes its elements once; an addition or a
-// conversion for each element. Nothing but memory traffic: 85 to 90 % of the peak bandwidth are to be
+// A thread moves one chunk: 4 floats of a sum, 16 bytes of a copy or of the wider side of a cast. Bytes: add
+// and subtract read 8 and write 4 for each element, a copy reads and writes its elements once; an addition or
+// a conversion for each element. Nothing but memory traffic: 85 to 90 % of the peak bandwidth are to be
 // expected of large operands in packs, about half of it where rows start at odd places.
 #include "move.hpp"
 
@@ -31,8 +31,9 @@ void add_signed(const char* name, Vector y, ConstVector x, float sign, cudaStrea
             [&](auto packed) { launch(name, add_kernel<packed()>, grid, stream, sum, term, y.size, sign); });
 }
 
+/// 16 bytes of the wider one: threads side by side then share no sector.
 template <class From, class To>
-inline constexpr int kCopied = std::is_same_v<From, To> ? kPack<To> : 8;
+inline constexpr int kCopied = std::min(kPack<From>, kPack<To>);
 
 template <bool kPacked, class From, class To>
 __global__ void __launch_bounds__(kRowThreads)

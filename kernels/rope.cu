@@ -1,8 +1,9 @@
 // Rotary position embedding in place: channels (i, i + R) of each head turn by the angle of their row.
 //
 // A thread turns one chunk of pairs: it reads and writes 2 x 16 bytes of x, and reads as many angles (which
-// all heads of a row share, so they come from the caches). For each turned element 2 reads and writes and 3
-// FLOPs: memory bound, 80 to 90 % of the peak bandwidth.
+// all heads of a row share, so they come from the caches; in 16 bits two packs of each a thread, in requests
+// that use half of each sector). For each turned element 2 reads and writes and 3 FLOPs: memory bound, 80 to
+// 90 % of the peak bandwidth.
 //
 // The host does not know the positions. A position that the tables lack turns its row's channels into NaN,
 // which the check of the loss finds.

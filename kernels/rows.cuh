@@ -1,6 +1,7 @@
 // How the row-wise kernels walk over matrices whose rows start anywhere: a thread works on a chunk of
-// neighbouring columns, moved in 16-byte packs where every row starts at a multiple of 16 bytes, and else
-// element by element. Both ways give a thread the same elements, so a result has the same bits on either.
+// neighbouring columns, moved in 16-byte packs where every row starts at a multiple of 16 bytes (or in half a
+// pack, where other operands have elements twice as large), and else element by element. All ways give a
+// thread the same elements, so a result has the same bits.
 #pragma once
 
 #include <algorithm>
@@ -12,14 +13,20 @@ namespace cartan::kernels {
 /// row[first ... first + kCount) as floats; zeros from `cols` on.
 template <bool kPacked, int kCount, class T>
 __device__ __forceinline__ void load_chunk(const T* row, Index first, Index cols, float (&values)[kCount]) {
-  static_assert(kCount % kPack<T> == 0);
   if constexpr (kPacked) {
     if (first + kCount <= cols) {
+      if constexpr (kCount == kPack<T> / 2) {
+        const HalfPack<T> half_pack = load_half_pack(row + first);
 #pragma unroll
-      for (int i = 0; i < kCount; i += kPack<T>) {
-        const Pack<T> pack = load_pack(row + first + i);
+        for (int j = 0; j < kCount; ++j) values[j] = to_float(half_pack.at[j]);
+      } else {
+        static_assert(kCount % kPack<T> == 0);
 #pragma unroll
-        for (int j = 0; j < kPack<T>; ++j) values[i + j] = to_float(pack.at[j]);
+        for (int i = 0; i < kCount; i += kPack<T>) {
+          const Pack<T> pack = load_pack(row + first + i);
+#pragma unroll
+          for (int j = 0; j < kPack<T>; ++j) values[i + j] = to_float(pack.at[j]);
+        }
       }
       return;
     }
@@ -30,15 +37,22 @@ __device__ __forceinline__ void load_chunk(const T* row, Index first, Index cols
 
 template <bool kPacked, int kCount, class T>
 __device__ __forceinline__ void store_chunk(T* row, Index first, Index cols, const float (&values)[kCount]) {
-  static_assert(kCount % kPack<T> == 0);
   if constexpr (kPacked) {
     if (first + kCount <= cols) {
+      if constexpr (kCount == kPack<T> / 2) {
+        HalfPack<T> half_pack;
 #pragma unroll
-      for (int i = 0; i < kCount; i += kPack<T>) {
-        Pack<T> pack;
+        for (int j = 0; j < kCount; ++j) half_pack.at[j] = from_float<T>(values[j]);
+        store_half_pack(row + first, half_pack);
+      } else {
+        static_assert(kCount % kPack<T> == 0);
 #pragma unroll
-        for (int j = 0; j < kPack<T>; ++j) pack.at[j] = from_float<T>(values[i + j]);
-        store_pack(row + first + i, pack);
+        for (int i = 0; i < kCount; i += kPack<T>) {
+          Pack<T> pack;
+#pragma unroll
+          for (int j = 0; j < kPack<T>; ++j) pack.at[j] = from_float<T>(values[i + j]);
+          store_pack(row + first + i, pack);
+        }
       }
       return;
     }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <compare>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -25,24 +27,36 @@ struct Request {
   unsigned lanes = 0;
 };
 
+/// An instruction by the address behind it; an asynchronous copy is two, of either memory.
+struct Key {
+  const void* code;
+  bool is_global;
+  auto operator<=>(const Key&) const = default;
+};
+struct HashOfKey {
+  std::size_t operator()(const Key& key) const {
+    return std::hash<const void*>()(key.code) * 2 + (key.is_global ? 1 : 0);
+  }
+};
+
 /// What a block did at one instruction.
 struct Instruction {
-  bool writes = false, is_global = false;
+  bool writes = false;
   unsigned bytes = 0;
   std::array<unsigned, Block::kMostThreads> accesses{};  ///< of each thread so far
   std::array<std::vector<Request>, 32> requests_of_warp;
 };
 
 struct Totals {
-  bool writes = false, is_global = false;
+  bool writes = false;
   unsigned bytes = 0;
   std::uint64_t accesses = 0, requests = 0, units = 0, least = 0;
 };
 
-using Instructions = std::unordered_map<const void*, Instruction>;
+using Instructions = std::unordered_map<Key, Instruction, HashOfKey>;
 // Never destroyed: patterns may be printed after main.
 Instructions& of_block = *new Instructions;
-using Place = std::pair<const void*, const void*>;  // kernel, instruction
+using Place = std::pair<const void*, Key>;  // of which kernel
 std::map<Place, Totals>& totals = *new std::map<Place, Totals>;
 
 std::size_t sectors_of(const Request& request, unsigned bytes) {
@@ -54,6 +68,13 @@ std::size_t sectors_of(const Request& request, unsigned bytes) {
     for (std::uintptr_t sector = first; sector <= last; ++sector) sectors.insert(sector);
   }
   return sectors.size();
+}
+
+std::size_t distinct_addresses(const Request& request) {
+  std::set<std::uintptr_t> addresses;
+  for (unsigned lane = 0; lane < 32; ++lane)
+    if (request.lanes >> lane & 1) addresses.insert(request.address[lane]);
+  return addresses.size();
 }
 
 /// Lanes that the hardware serves together.
@@ -73,13 +94,13 @@ std::size_t passes_of(const Request& request, unsigned bytes, unsigned first, un
   return passes;
 }
 
-void add(Totals& sum, const Instruction& instruction, const Request& request) {
+void add(Totals& sum, const Instruction& instruction, bool is_global, const Request& request) {
   const auto lanes = static_cast<unsigned>(std::popcount(request.lanes));
   sum.accesses += lanes;
   ++sum.requests;
-  if (instruction.is_global) {
+  if (is_global) {
     sum.units += sectors_of(request, instruction.bytes);
-    sum.least += (lanes * instruction.bytes + kSectorBytes - 1) / kSectorBytes;
+    sum.least += (distinct_addresses(request) * instruction.bytes + kSectorBytes - 1) / kSectorBytes;
     return;
   }
   const unsigned together = lanes_served(instruction.bytes);
@@ -119,9 +140,8 @@ void print_at_exit_if_asked() {
 }  // namespace
 
 void note_pattern(const void* address, std::size_t bytes, bool writes, bool is_global, const void* code) {
-  Instruction& instruction = of_block[code];
+  Instruction& instruction = of_block[{code, is_global}];
   instruction.writes = writes;
-  instruction.is_global = is_global;
   instruction.bytes = static_cast<unsigned>(bytes);
   std::vector<Request>& requests = instruction.requests_of_warp[self->warp];
   const unsigned number = instruction.accesses[self->rank]++;
@@ -133,25 +153,31 @@ void note_pattern(const void* address, std::size_t bytes, bool writes, bool is_g
 void fold_patterns(const void* kernel) {
   static const int registered = std::atexit(print_at_exit_if_asked);
   static_cast<void>(registered);
-  for (const auto& [code, instruction] : of_block) {
-    Totals& sum = totals[{kernel, code}];
+  for (const auto& [key, instruction] : of_block) {
+    Totals& sum = totals[{kernel, key}];
     sum.writes = instruction.writes;
-    sum.is_global = instruction.is_global;
     sum.bytes = instruction.bytes;
     for (const std::vector<Request>& requests : instruction.requests_of_warp)
-      for (const Request& request : requests) add(sum, instruction, request);
+      for (const Request& request : requests) add(sum, instruction, key.is_global, request);
   }
   of_block.clear();
 }
 
 std::vector<AccessPattern> access_patterns() {
+  std::vector<const void*> kernels, instructions;
+  for (const auto& [place, sum] : totals) {
+    kernels.push_back(place.first);
+    instructions.push_back(place.second.code);
+  }
+  learn_symbols(kernels, instructions);
   std::map<std::tuple<std::string, std::string, bool, bool, unsigned>, AccessPattern> of_line;
   for (const auto& [place, sum] : totals) {
-    const std::string kernel = kernel_name(place.first), line = source_line(place.second);
-    AccessPattern& pattern = of_line[{kernel, line, sum.is_global, sum.writes, sum.bytes}];
+    const std::string kernel = kernel_name(place.first), line = source_line(place.second.code);
+    const bool is_global = place.second.is_global;
+    AccessPattern& pattern = of_line[{kernel, line, is_global, sum.writes, sum.bytes}];
     pattern.kernel = kernel;
     pattern.line = line;
-    pattern.is_global = sum.is_global;
+    pattern.is_global = is_global;
     pattern.writes = sum.writes;
     pattern.bytes = sum.bytes;
     pattern.accesses += sum.accesses;
@@ -192,6 +218,12 @@ double sector_excess(const std::string& kernel) {
     least += pattern.least;
   }
   return ratio(sectors, least);
+}
+
+std::uint64_t sector_bytes_moved(const std::string& kernel) {
+  std::uint64_t sectors = 0;
+  for (const AccessPattern& pattern : patterns_of(kernel, true)) sectors += pattern.units;
+  return sectors * kSectorBytes;
 }
 
 double bank_passes(const std::string& kernel) {

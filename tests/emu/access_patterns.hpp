@@ -2,7 +2,8 @@
 // warp's lanes at one instruction count as one request. A request to global memory moves sectors of 32 bytes;
 // one to shared memory takes a pass for each different word that it wants of the same bank (of 32, 4 bytes
 // wide), after accesses of 8 and 16 bytes have been split into two halves or four quarters of the warp.
-// Atomic operations are left out.
+// Atomic operations are left out. Where a lane skips an access, its later ones count with earlier ones of
+// others: measure full tiles.
 //
 // Kernels are named without their template arguments: all instances count together. The functions throw
 // std::invalid_argument for a kernel that has not run.
@@ -23,7 +24,7 @@ struct AccessPattern {
   std::uint64_t accesses = 0;
   std::uint64_t requests = 0;
   std::uint64_t units = 0;  ///< sectors or passes
-  std::uint64_t least = 0;  ///< units if the same bytes lay side by side, or in different banks
+  std::uint64_t least = 0;  ///< units if the different bytes lay side by side, or in different banks
 };
 
 /// Since the last call of forget_patterns.
@@ -37,6 +38,8 @@ void print_patterns();
 double sectors_per_request(const std::string& kernel);
 /// Sectors moved over those that the bytes need: 1 is ideal.
 double sector_excess(const std::string& kernel);
+/// All sectors of all requests, in bytes: what a GPU without caches would move.
+std::uint64_t sector_bytes_moved(const std::string& kernel);
 /// Passes of a request to shared memory over the least, of the source line where that is most: 1 without
 /// conflicts.
 double bank_passes(const std::string& kernel);

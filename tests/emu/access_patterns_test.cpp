@@ -72,6 +72,20 @@ TEST_F(AccessPatterns, PacksInOrderHaveNoConflicts) {
   EXPECT_EQ(bank_passes("copy_packs_through_shared_kernel"), 1.0);
 }
 
+TEST_F(AccessPatterns, AsynchronousCopiesCountInBothMemories) {
+  run(copy_packs_async);
+  EXPECT_EQ(bytes_moved("copy_packs_async_kernel"), 16u * (8 + kPatternThreads));
+  EXPECT_EQ(sector_bytes_moved("copy_packs_async_kernel"), 32u * 8 + 16 * kPatternThreads);
+  EXPECT_EQ(sector_excess("copy_packs_async_kernel"), (8.0 + 32.0) / (4.0 + 32.0));
+  EXPECT_EQ(bank_passes("copy_packs_async_kernel"), 1.0);
+}
+
+TEST_F(AccessPatterns, BytesThatLanesShareCountOnce) {
+  run(copy_first);
+  EXPECT_EQ(sector_excess("copy_first_kernel"), 1.0);
+  EXPECT_EQ(sector_bytes_moved("copy_first_kernel"), 2u * 32 + 4 * kPatternThreads);
+}
+
 TEST_F(AccessPatterns, HaveTheLinesOfTheSource) {
   run(copy_strided);
   const std::vector<AccessPattern> patterns = access_patterns();

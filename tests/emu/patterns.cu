@@ -27,6 +27,8 @@ __global__ void transpose_kernel(float* out, const float* in) {
 
 __global__ void copy_strided_kernel(float* out, const float* in) { out[threadIdx.x] = in[8 * threadIdx.x]; }
 
+__global__ void copy_first_kernel(float* out, const float* in) { out[threadIdx.x] = in[0]; }
+
 __global__ void copy_shifted_kernel(float* out, const float* in) { out[threadIdx.x] = in[1 + threadIdx.x]; }
 
 __global__ void copy_packs_through_shared_kernel(float* out, const float* in) {
@@ -38,11 +40,24 @@ __global__ void copy_packs_through_shared_kernel(float* out, const float* in) {
   store16(out + 4 * threadIdx.x, pack);
 }
 
+// Packs lie 32 bytes apart in global memory, 144 in shared memory: a sector for each, and no conflicts.
+__global__ void copy_packs_async_kernel(float* out, const float* in) {
+  __shared__ __align__(16) float room[36 * 8];
+  float pack[4] = {};
+  if (threadIdx.x < 8) cartan::kernels::warp::cp_async16(room + 36 * threadIdx.x, in + 8 * threadIdx.x);
+  cartan::kernels::warp::cp_async_commit();
+  cartan::kernels::warp::cp_async_wait<0>();
+  if (threadIdx.x < 8) load16(pack, room + 36 * threadIdx.x);
+  store16(out + 4 * threadIdx.x, pack);
+}
+
 }  // namespace
 
 const PatternKernel copy_packs = copy_packs_kernel;
 const PatternKernel transpose_with_conflicts = transpose_kernel<0>, transpose_padded = transpose_kernel<1>;
 const PatternKernel copy_strided = copy_strided_kernel, copy_shifted = copy_shifted_kernel;
+const PatternKernel copy_first = copy_first_kernel;
 const PatternKernel copy_packs_through_shared = copy_packs_through_shared_kernel;
+const PatternKernel copy_packs_async = copy_packs_async_kernel;
 
 }  // namespace emu::testing

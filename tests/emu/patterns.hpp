@@ -16,7 +16,11 @@ extern const PatternKernel transpose_with_conflicts, transpose_padded;
 extern const PatternKernel copy_strided;
 /// One float for each thread, from a place where a warp's floats lie in 5 sectors.
 extern const PatternKernel copy_shifted;
+/// The same float for every thread.
+extern const PatternKernel copy_first;
 /// 16 bytes of shared memory at once, in order.
 extern const PatternKernel copy_packs_through_shared;
+/// Every second pack of eight, by asynchronous copies into rows of a padded tile.
+extern const PatternKernel copy_packs_async;
 
 }  // namespace emu::testing

@@ -41,22 +41,63 @@ Frame frame_of(std::string function, const std::string& place) {
   return {std::move(function), place.substr(0, colon), place.substr(colon + 1, end - colon - 1)};
 }
 
-/// The functions around an address: the one that contains it last, before it those that are inlined there.
-const std::vector<Frame>& frames_at(const void* address) {
-  static std::mutex& mutex = *new std::mutex;
-  static std::map<const void*, std::vector<Frame>>& known = *new std::map<const void*, std::vector<Frame>>;
-  const std::lock_guard lock(mutex);
-  const auto [entry, is_new] = known.try_emplace(address);
-  if (!is_new) return entry->second;
-  const auto offset = static_cast<const unsigned char*>(address) - program_image().base;
-  char command[128];
-  std::snprintf(command, sizeof command, "addr2line -C -f -i -e /proc/%d/exe 0x%zx", getpid(),
-                static_cast<std::size_t>(offset));
-  const std::vector<std::string> lines = output_of(command);
-  for (std::size_t i = 0; i + 1 < lines.size(); i += 2)
-    entry->second.push_back(frame_of(lines[i], lines[i + 1]));
-  return entry->second;
+using Frames = std::vector<Frame>;
+
+/// Of each address the function that contains it last, before it those that are inlined there.
+std::map<const void*, Frames>& known_frames() {
+  static std::map<const void*, Frames>& known = *new std::map<const void*, Frames>;
+  return known;
 }
+
+/// Asks addr2line about the addresses that are not known yet, all at once: reading the program takes it most
+/// of its time.
+void learn_frames(const std::vector<const void*>& addresses) {
+  constexpr std::size_t kMost = 4096;  // a command has 128 KiB
+  std::string command = "addr2line -a -C -f -i -e /proc/" + std::to_string(getpid()) + "/exe";
+  std::vector<Frames*> answers;
+  std::size_t done = 0;
+  while (done < addresses.size() && answers.size() < kMost) {
+    const void* const address = addresses[done++];
+    const auto [entry, is_new] = known_frames().try_emplace(address);
+    if (!is_new) continue;
+    const auto offset = static_cast<const unsigned char*>(address) - program_image().base;
+    char number[32];
+    std::snprintf(number, sizeof number, " 0x%tx", offset);
+    command += number;
+    answers.push_back(&entry->second);
+  }
+  if (answers.empty()) return;
+  // A line with the address, then two for each function.
+  std::string function;
+  std::size_t answer = 0;
+  for (const std::string& line : output_of(command)) {
+    if (line.starts_with("0x")) {
+      ++answer;
+      function.clear();
+    } else if (function.empty()) {
+      function = line;
+    } else {
+      if (answer > 0 && answer <= answers.size())
+        answers[answer - 1]->push_back(frame_of(std::move(function), line));
+      function.clear();
+    }
+  }
+  learn_frames({addresses.begin() + static_cast<std::ptrdiff_t>(done), addresses.end()});
+}
+
+std::mutex& symbols_lock() {
+  static std::mutex& mutex = *new std::mutex;
+  return mutex;
+}
+
+const Frames& frames_at(const void* address) {
+  const std::lock_guard lock(symbols_lock());
+  learn_frames({address});
+  return known_frames()[address];
+}
+
+/// A return address: the instruction lies before it.
+const void* instruction_before(const void* code) { return static_cast<const unsigned char*>(code) - 1; }
 
 bool is_part_of_language(const Frame& frame) {
   return frame.file.find("/emu/device") != frame.file.npos ||
@@ -82,7 +123,7 @@ std::size_t find_outside_templates(std::string_view name, const Is& is) {
 }  // namespace
 
 std::string kernel_name(const void* function) {
-  const std::vector<Frame>& frames = frames_at(function);
+  const Frames& frames = frames_at(function);
   if (frames.empty()) return "?";
   std::string name = frames.back().function;
   constexpr std::string_view kUnnamed = "(anonymous namespace)::";
@@ -97,9 +138,15 @@ std::string kernel_name(const void* function) {
   return name;
 }
 
+void learn_symbols(const std::vector<const void*>& functions, const std::vector<const void*>& codes) {
+  std::vector<const void*> addresses = functions;
+  for (const void* const code : codes) addresses.push_back(instruction_before(code));
+  const std::lock_guard lock(symbols_lock());
+  learn_frames(addresses);
+}
+
 std::string source_line(const void* code) {
-  // A return address: the instruction lies before it.
-  const std::vector<Frame>& frames = frames_at(static_cast<const unsigned char*>(code) - 1);
+  const Frames& frames = frames_at(instruction_before(code));
   for (const Frame& frame : frames) {
     if (is_part_of_language(frame)) continue;
     const std::string inner = short_place(frame), outer = short_place(frames.back());

@@ -133,12 +133,12 @@ void record_flat(DType dtype) {
   ops().update_loss_scale(decision.data(), {}, loss_scale.data(), of_loss.data(), stream());
   ops().adamw(master.vector(), gradient.vector(), first.vector(), second.vector(), compute.vector(), step,
               decision.data(), stream());
+  // Not at multiples of 16 bytes.
+  const auto from_second_of = [&](Data& x) { return x.vector().slice(1, size - 1); };
+  ops().adamw(from_second_of(master), from_second_of(gradient), from_second_of(first), from_second_of(second),
+              from_second_of(compute), step, nullptr, stream());
   ops().add(master.vector(), gradient.vector(), stream());
-  Vector from_second = gradient.vector();  // not at a multiple of 16 bytes
-  from_second = {advance(from_second.data, DType::f32, 1), DType::f32, size - 1};
-  Vector to_second = master.vector();
-  to_second = {advance(to_second.data, DType::f32, 1), DType::f32, size - 1};
-  ops().subtract(to_second, from_second, stream());
+  ops().subtract(from_second_of(master), from_second_of(gradient), stream());
   // As parameters of the kernel, and as a list in memory.
   for (const int count : {3, 500}) {
     std::vector<const float*> values;
