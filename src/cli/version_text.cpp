@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <hdf5.h>
 
+#include "cartan/comm/nccl_version.hpp"
 #include "cartan/comm/session.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/core/version.hpp"
+#include "cartan/device/cuda_info.hpp"
 
 namespace cartan::cli {
 namespace {
@@ -33,12 +35,18 @@ std::string onednn_version() {
   return fmt::format("{}.{}.{}", version->major, version->minor, version->patch);
 }
 
+std::string cuda_state() {
+  const std::string toolkit = device::cuda_version();
+  if (toolkit.empty()) return "no (run.device = cpu only)";
+  return fmt::format("{}, NCCL {}", toolkit, comm::nccl_version());
+}
+
 }  // namespace
 
 std::string version_text() {
-  return fmt::format("cartan {}\ncompiler  {}\nMPI       {}\nHDF5      {}\noneDNN    {}\n", version(),
-                     trim(kCompiler), trim(comm::Session::library_version()), hdf5_version(),
-                     onednn_version());
+  return fmt::format("cartan {}\ncompiler  {}\nMPI       {}\nHDF5      {}\noneDNN    {}\nCUDA      {}\n",
+                     version(), trim(kCompiler), trim(comm::Session::library_version()), hdf5_version(),
+                     onednn_version(), cuda_state());
 }
 
 }  // namespace cartan::cli

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "cartan/core/json.hpp"
+#include "cartan/device/cuda_info.hpp"
 #include "cli/command.hpp"
 #include "cli/help.hpp"
 #include "cli/program_run.hpp"
@@ -23,6 +24,13 @@ TEST(Program, VersionNamesTheLibraries) {
   EXPECT_THAT(outcome.out,
               AllOf(StartsWith("cartan "), HasSubstr("\nMPI "), HasSubstr("\nHDF5 "),
                     HasSubstr("parallel: yes"), HasSubstr("\noneDNN "), HasSubstr("\ncompiler ")));
+}
+
+TEST(Program, VersionSaysWhetherThereIsCuda) {
+  const bool has_cuda = !device::cuda_version().empty();
+  EXPECT_THAT(run({"--version"}).out,
+              has_cuda ? testing::ContainsRegex("\nCUDA      1[0-9]\\.[0-9], NCCL 2\\.[0-9]+\\.[0-9]+\n")
+                       : testing::ContainsRegex("\nCUDA      no \\(run.device = cpu only\\)\n"));
 }
 
 TEST(Program, HelpListsTheCommands) {

@@ -30,6 +30,7 @@ class LoginNode(harness.Case):
             r"MPI +\S",
             r"HDF5 +\d\S*, parallel: yes",
             r"oneDNN +\d",
+            r"CUDA +(\d+\.\d+, NCCL \d+\.\d+\.\d+|no \(run\.device = cpu only\))$",
         ):
             self.assertRegex(version, re.compile(f"^{line}", re.MULTILINE))
         overview = self.cartan("--help", env=WITHOUT_MPI).out

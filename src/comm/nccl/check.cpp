@@ -1,5 +1,6 @@
 #include "comm/nccl/check.hpp"
 
+#include "cartan/comm/nccl_version.hpp"
 #include "cartan/core/error.hpp"
 
 namespace cartan::comm {
@@ -27,6 +28,12 @@ void check(cudaError_t result, const char* call) {
   if (result != cudaSuccess)
     throw EnvironmentError("cuda: {} failed: {} ({})", call, cudaGetErrorString(result),
                            cudaGetErrorName(result));
+}
+
+std::string nccl_version() {
+  int version = 0;
+  check(ncclGetVersion(&version), "ncclGetVersion");
+  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
 }
 
 }  // namespace cartan::comm

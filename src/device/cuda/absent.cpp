@@ -1,5 +1,6 @@
 // In place of the cuda device, in builds without CUDA.
 #include "cartan/core/error.hpp"
+#include "cartan/device/cuda_info.hpp"
 #include "cartan/device/cuda_stream.hpp"
 #include "device/cuda/cuda_device.hpp"
 
@@ -14,6 +15,10 @@ std::unique_ptr<Device> make_cuda_device(const DeviceOptions&) {
 }  // namespace cartan::device::cuda
 
 namespace cartan::device {
+
+std::string cuda_version() { return {}; }
+
+std::string gpu_address() { return {}; }
 
 CUstream_st* native_stream(Stream&) { return nullptr; }
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "cartan/core/error.hpp"
+#include "cartan/device/cuda_info.hpp"
 #include "cartan/device/cuda_stream.hpp"
 #include "device/cuda/cuda_ops.hpp"
 #include "device/cuda/errors.hpp"
@@ -51,6 +52,11 @@ int choose_gpu(const DeviceOptions& options) {
   return number;
 }
 
+std::string address_of(const cudaDeviceProp& properties) {
+  return fmt::format("{:04x}:{:02x}:{:02x}", properties.pciDomainID, properties.pciBusID,
+                     properties.pciDeviceID);
+}
+
 class CudaDevice : public Device {
  public:
   explicit CudaDevice(const DeviceOptions& options)
@@ -71,10 +77,9 @@ class CudaDevice : public Device {
   DeviceKind kind() const override { return DeviceKind::cuda; }
 
   std::string description() const override {
-    return fmt::format("cuda: {}, {:.1f} GiB, compute capability {}.{}, GPU {} at {:04x}:{:02x}:{:02x}",
-                       properties_.name, static_cast<double>(properties_.totalGlobalMem) / (1 << 30),
-                       properties_.major, properties_.minor, number_, properties_.pciDomainID,
-                       properties_.pciBusID, properties_.pciDeviceID);
+    return fmt::format("cuda: {}, {:.1f} GiB, compute capability {}.{}, GPU {} at {}", properties_.name,
+                       static_cast<double>(properties_.totalGlobalMem) / (1 << 30), properties_.major,
+                       properties_.minor, number_, address_of(properties_));
   }
 
   Buffer allocate(std::size_t size_bytes, MemoryKind kind, std::string_view label) override {
@@ -177,3 +182,17 @@ std::unique_ptr<Device> make_cuda_device(const DeviceOptions& options) {
 }
 
 }  // namespace cartan::device::cuda
+
+namespace cartan::device {
+
+std::string cuda_version() { return fmt::format("{}.{}", CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10); }
+
+std::string gpu_address() {
+  int number = 0;
+  cuda::check(cudaGetDevice(&number), "cudaGetDevice");
+  cudaDeviceProp properties{};
+  cuda::check(cudaGetDeviceProperties(&properties, number), "cudaGetDeviceProperties");
+  return cuda::address_of(properties);
+}
+
+}  // namespace cartan::device
