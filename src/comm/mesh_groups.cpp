@@ -1,9 +1,13 @@
 // Makes the groups of a mesh, over MPI or imagined.
 #include "cartan/comm/mesh_groups.hpp"
 
+#include <algorithm>
 #include <array>
 #include <functional>
+#include <vector>
 
+#include "cartan/core/error.hpp"
+#include "cartan/device/cuda_info.hpp"
 #include "comm/local/local_communicator.hpp"
 #include "comm/mpi/check.hpp"
 #include "comm/mpi/mpi_communicator.hpp"
@@ -87,6 +91,36 @@ struct Mesh::State {
   std::array<std::shared_ptr<TrafficTotals>, 4> totals;
 };
 
+namespace {
+
+/// Throws on every rank of a node where two of them use the same GPU, which NCCL refuses with less to go by.
+/// Collective over all ranks.
+void require_own_gpu() {
+  MPI_Comm raw = MPI_COMM_NULL;
+  check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &raw), "the node",
+        "set-up");
+  const CommHandle node(raw);
+  int size = 0, rank = 0;
+  check(MPI_Comm_size(raw, &size), "the node", "set-up");
+  check(MPI_Comm_rank(raw, &rank), "the node", "set-up");
+  using Address = std::array<char, 32>;
+  Address mine{};
+  device::gpu_address().copy(mine.data(), mine.size() - 1);
+  std::vector<Address> all(static_cast<std::size_t>(size));
+  check(MPI_Allgather(mine.data(), sizeof mine, MPI_CHAR, all.data(), sizeof mine, MPI_CHAR, raw), "the node",
+        "set-up");
+  for (std::size_t second = 1; second < all.size(); ++second) {
+    const auto first = static_cast<std::size_t>(std::find(all.begin(), all.end(), all[second]) - all.begin());
+    if (first < second)
+      throw EnvironmentError(
+          "run.device = cuda: ranks {} and {} of the {} on this node use the same GPU, {}: start one rank a "
+          "GPU, and show each rank its own or all of them (CUDA_VISIBLE_DEVICES)",
+          first, second, size, all[second].data());
+  }
+}
+
+}  // namespace
+
 Mesh::Mesh(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Mesh::Mesh(Mesh&&) noexcept = default;
 Mesh::~Mesh() = default;
@@ -103,6 +137,7 @@ Mesh::Mesh(Session& session, const MeshShape& shape, device::DeviceKind device,
   MPI_Comm raw = MPI_COMM_NULL;
   check(MPI_Cart_create(MPI_COMM_WORLD, 4, extents.data(), periods.data(), 0, &raw), "world", "set-up");
   if (device == device::DeviceKind::cuda) {
+    require_own_gpu();
     const MeshWatch& watch = mesh_options.watch;
     s.nccl_environment = std::make_unique<NcclEnvironment>(mesh_options.nccl);
     NcclOptions options;

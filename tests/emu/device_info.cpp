@@ -53,14 +53,14 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
     properties->totalGlobalMem = config.device_bytes;
     properties->major = emu::compute_capability / 10;
     properties->minor = emu::compute_capability % 10;
-    properties->multiProcessorCount = 132;
+    properties->multiProcessorCount = config.multiprocessors;
     properties->warpSize = 32;
     properties->maxThreadsPerBlock = 1024;
     properties->sharedMemPerBlock = kSharedBytesWithoutAsking;
     properties->sharedMemPerBlockOptin = kSharedBytes;
     properties->sharedMemPerMultiprocessor = kSharedBytes + 1024;
     properties->l2CacheSize = 50 << 20;
-    properties->pciBusID = device + 1;
+    properties->pciBusID = config.first_bus + device;
     return cudaSuccess;
   });
 }

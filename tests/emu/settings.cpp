@@ -81,6 +81,9 @@ Config config_from_environment() {
       static_cast<std::size_t>(number("EMU_DEVICE_BYTES", static_cast<double>(config.device_bytes)));
   config.gpus = static_cast<int>(number("EMU_GPUS", config.gpus));
   config.has_driver = !flag("EMU_NO_DRIVER");
+  config.multiprocessors = static_cast<int>(number("EMU_MULTIPROCESSORS", config.multiprocessors));
+  const double own_bus = 1 + (config.gpus == 1 ? number("OMPI_COMM_WORLD_LOCAL_RANK", 0) : 0);
+  config.first_bus = static_cast<int>(number("EMU_PCI_BUS", own_bus));
   config.failure = read_failure();
   return config;
 }

@@ -9,9 +9,12 @@
 //   EMU_RECORD=FILE                write every launch with the memory around it (record.hpp)
 //   EMU_DEVICE_BYTES=N             memory of the device
 //   EMU_GPUS=N, EMU_NO_DRIVER=1    what cudaGetDeviceCount finds
+//   EMU_MULTIPROCESSORS=N          of a GPU, which decide how large a product the speed is measured with
+//   EMU_PCI_BUS=N                  of the first GPU; without it, a single GPU is the rank's own
 //   EMU_TIMEOUT=SECONDS            without progress: a deadlock
 //   EMU_FAIL=CALL:N[@RANK]         the N-th call of that name fails (in that process of the job); "kernel" is
-//                                  a kernel that fails while it runs, "ncclAsync" a connection that breaks
+//                                  a kernel that fails while it runs, "ncclAsync" a connection that breaks,
+//                                  "ncclLost" a rank that its peers wait for when they connect
 #pragma once
 
 #include <cstddef>
@@ -41,6 +44,8 @@ struct Config {
   double timeout_s = 60;
   std::size_t device_bytes = std::size_t{4} << 30;
   int gpus = 1;
+  int multiprocessors = 132;
+  int first_bus = 1;  ///< PCI bus of the first GPU; the next ones follow
   bool has_driver = true;
   Failure failure;
 };

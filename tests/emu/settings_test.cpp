@@ -29,9 +29,10 @@ class Environment {
 };
 
 TEST(Settings, ComeFromTheEnvironment) {
-  const Environment environment{
-      {"EMU_SCHEDULE", "random:17"}, {"EMU_CHECK", "1"},     {"EMU_DEVICE_BYTES", "1000"}, {"EMU_GPUS", "3"},
-      {"EMU_NO_DRIVER", "1"},        {"EMU_TIMEOUT", "1.5"}, {"EMU_ORDER", "shuffled:5"}};
+  const Environment environment{{"EMU_SCHEDULE", "random:17"}, {"EMU_CHECK", "1"},
+                                {"EMU_DEVICE_BYTES", "1000"},  {"EMU_GPUS", "3"},
+                                {"EMU_NO_DRIVER", "1"},        {"EMU_TIMEOUT", "1.5"},
+                                {"EMU_ORDER", "shuffled:5"},   {"EMU_MULTIPROCESSORS", "7"}};
   const Config found = config_from_environment();
   EXPECT_EQ(found.schedule, Schedule::random);
   EXPECT_EQ(found.seed, 17u);
@@ -40,9 +41,21 @@ TEST(Settings, ComeFromTheEnvironment) {
   EXPECT_EQ(found.gpus, 3);
   EXPECT_FALSE(found.has_driver);
   EXPECT_EQ(found.timeout_s, 1.5);
+  EXPECT_EQ(found.multiprocessors, 7);
   const Policy order = policy_from_environment();
   EXPECT_EQ(order.order, Order::shuffled);
   EXPECT_EQ(order.seed, 5u);
+}
+
+TEST(Settings, ASingleGpuIsTheRanksOwnUnlessItsBusIsGiven) {
+  const Environment rank{{"OMPI_COMM_WORLD_LOCAL_RANK", "3"}};
+  EXPECT_EQ(config_from_environment().first_bus, 4);
+  {
+    const Environment several{{"EMU_GPUS", "4"}};
+    EXPECT_EQ(config_from_environment().first_bus, 1);
+  }
+  const Environment shared{{"EMU_PCI_BUS", "1"}};
+  EXPECT_EQ(config_from_environment().first_bus, 1);
 }
 
 TEST(Settings, AFailureMayBeOfOneRank) {

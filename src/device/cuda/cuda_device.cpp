@@ -42,9 +42,9 @@ int choose_gpu(const DeviceOptions& options) {
         visible == nullptr ? "" : fmt::format(" (CUDA_VISIBLE_DEVICES is \"{}\")", visible));
   }
   check(state, "cudaGetDeviceCount");
-  // A launcher may show each rank its own GPU only.
+  // A launcher may show each rank its own GPU only. Else all ranks of a node find out that they are too many.
   const int number = gpus == 1 ? 0 : options.local_rank;
-  if (number >= gpus)
+  if (number >= gpus || (gpus > 1 && options.local_ranks > gpus))
     throw EnvironmentError(
         "run.device = cuda: {} ranks on this node, but {} GPUs are visible: start one rank a GPU",
         options.local_ranks, gpus);
