@@ -81,20 +81,38 @@ TEST_F(Nccl, AGroupConnectsWhenItIsFirstUsed) {
   EXPECT_EQ(floats_of(data), std::vector<float>(100, static_cast<float>(size_)));
 }
 
-TEST_F(Nccl, ARankThatDoesNotConnectIsNamedWithinTheDeadlineOnAllRanks) {
+TEST_F(Nccl, ARankThatIsNeverThereIsFoundAtTheDeadlineByAllRanks) {
   if (is_alone()) GTEST_SKIP() << "one rank connects nothing";
   const auto begin = Clock::now();
-  if (rank_ == size_ - 1) emu::config.failure = {"ncclCommInitRankConfig", 1};
+  if (rank_ == size_ - 1) emu::config.failure = {"ncclLost", 1};
   try {
     make(NcclUse::collectives, 1.0);
     FAIL() << "connected";
   } catch (const EnvironmentError& error) {
     EXPECT_THAT(error.what(), HasSubstr(fmt::format(
                                   "connecting the GPUs of tp[pp=0,dp=1,cp=0], rank {} of {}", rank_, size_)));
-    EXPECT_THAT(error.what(),
-                HasSubstr(rank_ == size_ - 1 ? "told to fail" : "not all ranks were there within 1 s"));
+    EXPECT_THAT(error.what(), HasSubstr("not all ranks were there within 1 s"));
   }
   EXPECT_LT(seconds_since(begin), 10.0);
+}
+
+TEST_F(Nccl, ARankThatCannotConnectIsNamedAtOnceByAllRanks) {
+  if (is_alone()) GTEST_SKIP() << "one rank connects nothing";
+  const auto begin = Clock::now();
+  if (rank_ == size_ - 1) emu::config.failure = {"ncclCommInitRankConfig", 1};
+  const std::string where =
+      fmt::format("connecting the GPUs of tp[pp=0,dp=1,cp=0], rank {} of {}", rank_, size_);
+  try {
+    make(NcclUse::collectives, 60.0);
+    FAIL() << "connected";
+  } catch (const EnvironmentError& error) {
+    EXPECT_EQ(rank_, size_ - 1);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr(where), HasSubstr("told to fail")));
+  } catch (const PeerError& error) {
+    EXPECT_LT(rank_, size_ - 1);
+    EXPECT_THAT(error.what(), HasSubstr(fmt::format("{}: rank {} failed", where, size_ - 1)));
+  }
+  EXPECT_LT(seconds_since(begin), 30.0);
 }
 
 TEST_F(Nccl, AnIdThatCannotBeMadeIsReportedByEveryRank) {

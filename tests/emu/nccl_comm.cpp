@@ -133,7 +133,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* handle, int size, ncclUniqueId i
     state->size = size;
     state->sent.assign(static_cast<std::size_t>(size), 0);
     state->received.assign(static_cast<std::size_t>(size), 0);
-    state->setup = [raw = state.get(), id] { return nccl::join(*raw, nccl::address_in(id)); };
+    if (is_to_fail("ncclLost"))
+      state->setup = [] { return ncclInProgress; };
+    else
+      state->setup = [raw = state.get(), id] { return nccl::join(*raw, nccl::address_in(id)); };
     *handle = nccl::make_handle(state);
   }
   const ncclResult_t result = nccl::set_up(kCall, *state);

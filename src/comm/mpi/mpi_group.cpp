@@ -94,6 +94,21 @@ void MpiGroup::receive_host(ByteView data, int peer) {
   });
 }
 
+void MpiGroup::tell_failure() {
+  const std::byte mark{};
+  Requests requests(control_, "telling of a failure");
+  for (int peer = 0; peer < size_; ++peer)
+    if (peer != rank_) requests.send({&mark, 1}, peer, kTagFailure);
+  requests.wait();
+}
+
+int MpiGroup::failed_peer() const {
+  int found = 0;
+  MPI_Status status{};
+  check(MPI_Iprobe(MPI_ANY_SOURCE, kTagFailure, raw(), &found, &status), name(), "waiting");
+  return found != 0 ? status.MPI_SOURCE : -1;
+}
+
 void MpiGroup::require_peer(int peer) const {
   if (peer < 0 || peer >= size_)
     throw InternalError("{} has {} ranks; there is no rank {}", name(), size_, peer);

@@ -46,6 +46,12 @@ class MpiGroup : public Communicator {
   void send_host(ConstByteView data, int peer) override;
   void receive_host(ByteView data, int peer) override;
 
+  /// Tells all peers that this rank failed in what they may wait for outside of MPI, where they ask
+  /// failed_peer(). The group is of no use afterwards. Not collective.
+  void tell_failure();
+  /// A rank that told so, or -1.
+  int failed_peer() const;
+
   std::vector<CallRecord> recent_calls() const override { return recorder_.recent(); }
   std::uint64_t calls() const override { return recorder_.calls(); }
   double seconds() const override { return recorder_.data_plane_seconds(); }

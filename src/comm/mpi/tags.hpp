@@ -9,5 +9,6 @@ inline constexpr int kTagAllToAll = 3;
 inline constexpr int kTagReduce = 4;
 inline constexpr int kTagGather = 5;
 inline constexpr int kTagNothing = 6;  // never sent
+inline constexpr int kTagFailure = 7;
 
 }  // namespace cartan::comm

@@ -36,7 +36,7 @@ NcclLink::NcclLink(MpiGroup& group, const LinkOptions& options)
   }
 }
 
-void NcclLink::connect(const ncclUniqueId& id, const MpiGroup& group, const LinkOptions& options) {
+void NcclLink::connect(const ncclUniqueId& id, MpiGroup& group, const LinkOptions& options) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.commName = group.name().c_str();
@@ -46,6 +46,8 @@ void NcclLink::connect(const ncclUniqueId& id, const MpiGroup& group, const Link
   ncclResult_t now = ncclCommInitRankConfig(&handle_, group.size(), id, group.rank(), &config);
   while (now == ncclInProgress) {
     failure_->check();
+    // NCCL waits for a rank that gave up.
+    if (const int peer = group.failed_peer(); peer >= 0) throw PeerError("{}: rank {} failed", what, peer);
     if (seconds_since(begin) > options.connect_timeout_s)
       throw EnvironmentError(
           "{}: not all ranks were there within {} s; NCCL_DEBUG=INFO tells who is missing, and "
@@ -54,6 +56,7 @@ void NcclLink::connect(const ncclUniqueId& id, const MpiGroup& group, const Link
     pause();
     now = state();
   }
+  if (now != ncclSuccess) group.tell_failure();
   comm::check(now, what);
 }
 

@@ -63,7 +63,7 @@ class NcclLink {
   void abort() noexcept;
 
  private:
-  void connect(const ncclUniqueId& id, const MpiGroup& group, const LinkOptions& options);
+  void connect(const ncclUniqueId& id, MpiGroup& group, const LinkOptions& options);
   void require_open(const CallName& call) const;
   /// Waits until NCCL has done what it was told.
   void settle(const CallName& call);
