@@ -84,7 +84,7 @@ class Eval : public Command {
                      .may_be_empty = true},
                     {.key = "json", .target = &json_, .help = "print one JSON object", .is_flag = true}},
         .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::missing_input,
-                       ExitCode::io, ExitCode::configuration}};
+                       ExitCode::environment, ExitCode::io, ExitCode::configuration}};
   }
   bool needs_mpi() const override { return true; }
 

@@ -77,7 +77,7 @@ class Generate : public Command {
                      .help = "print one JSON object a prompt, with text and ids",
                      .is_flag = true}},
         .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::missing_input,
-                       ExitCode::io, ExitCode::configuration, ExitCode::diverged}};
+                       ExitCode::environment, ExitCode::io, ExitCode::configuration, ExitCode::diverged}};
   }
 
   int run(Parsed& parsed, comm::Session*) override {

@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 import harness
-from harness import DONE, ENVIRONMENT, STOPPED
+from harness import ENVIRONMENT, STOPPED
 
 PEER = 80
 SOON = 20  # seconds on a busy machine
@@ -125,6 +125,7 @@ class WithoutGpu(Case):
         )
         for ranks, words, (env, reason) in cases:
             with self.subTest(words[0], ranks=ranks):
+                self.assertIn("\n  71 ", self.cartan(words[0], "--help").out)
                 result = self.cartan(*words, "--run.device", "cuda", expect=ENVIRONMENT, ranks=ranks, env=env)
                 self.assert_refused(result, "run.device = cuda", reason)
                 self.assertLess(result.seconds, SOON)
@@ -151,6 +152,14 @@ class FailingJob(Case):
     def test_memory_that_one_rank_lacks(self):
         self.fails(ENVIRONMENT, "rank 1: ", "cannot allocate", "GiB of GPU memory", env={"EMU_FAIL": "cudaMallocAsync:3@1"})
 
+    def test_a_call_that_fails_in_a_command_that_does_not_train(self):
+        """Alone it has no rank to name."""
+        for ranks, words in ((0, ["generate", "--prompt", "a"]), (2, ["eval", "--data.valid", harness.corpus(), "--seq", 32])):
+            env = {"EMU_FAIL": "kernel:20@1" if ranks else "kernel:20"}
+            result = self.cartan(words[0], "--from", trained(), *words[1:], "--run.device", "cuda", expect=ENVIRONMENT, ranks=ranks, env=env)
+            self.assert_refused(result, "rank 1: cuda: " if ranks else "cartan: cuda: ", "illegal memory access")
+            self.assertLess(result.seconds, SOON)
+
     def test_a_connection_that_breaks(self):
         self.fails(PEER, "rank 1", "NCCL says", env={"EMU_FAIL": "ncclAsync:1@1"})
 
@@ -164,11 +173,13 @@ class FailingJob(Case):
         return job
 
     def test_a_rank_that_is_killed(self):
-        """The launcher says which; the other one does not wait for it."""
+        """The launcher says which; the other one does not wait for it, nor say anything."""
         job = self.running()
         os.kill(job.rank_pid(1), signal.SIGKILL)
         result = job.finish(SOON)
-        self.assertNotEqual(result.code, DONE, result)
+        self.assertEqual(result.code, 128 + signal.SIGKILL, result)
+        self.assertRegex(result.err, r"rank 1 .*signal 9")
+        self.assertEqual(result.messages(), [], result)
 
     def test_a_rank_that_hangs(self):
         job = self.running({"watch.timeout": 2})
