@@ -80,7 +80,6 @@ struct Generator::State {
     batch.positions = upload(positions, 1);
     batch.document_start = upload(starts, 2);
     run_in({device, *arena, compute}, batch, cached);
-    device.compute_stream().synchronize();  // the uploads above came from this function's memory
   }
 
   void run_in(const model::Workplace& work, const model::BatchView& batch, Index cached) {
@@ -113,7 +112,6 @@ struct Generator::State {
     device.ops().sample(logits, {&choice->uniform, 1}, rule, {&choice->token, 1}, stream);
     std::int32_t token = 0;
     device.copy_out(&token, &choice->token, sizeof token, stream);
-    stream.synchronize();
     if (token < 0)
       throw NumericError(
           "position {}: the logits have a NaN, or the largest one is infinite: parameters are not finite, or "

@@ -32,7 +32,6 @@ Fp8Scales::Fp8Scales(Index layers, const Fp8Options& options, device::Device& de
       history_(narrow<std::size_t>(options.history * tensors_)) {
   begin_step();
   update_scales();
-  device_.compute_stream().synchronize();
 }
 
 Fp8Linear Fp8Scales::linear(Index layer, BlockLinear which) const {
@@ -59,7 +58,6 @@ void Fp8Scales::end_step(comm::Communicator& world) {
   device_.copy_out(maxima.data(),
                    device::advance(buffer_.data(), DType::f32, narrow<Index>(kMaxima) * tensors_),
                    maxima.size() * sizeof(float), device_.compute_stream());
-  device_.compute_stream().synchronize();
   // Floats that are not negative have the order of their bits, infinity and NaN last.
   std::vector<std::int64_t> bits;
   bits.reserve(maxima.size());
@@ -102,7 +100,6 @@ void Fp8Scales::restore(std::span<const float> history) {
   std::fill(history_.begin(), history_.end(), 0.0f);
   std::copy_n(history.begin(), std::min(history.size(), history_.size()), history_.begin());
   update_scales();
-  device_.compute_stream().synchronize();
 }
 
 }  // namespace cartan::model

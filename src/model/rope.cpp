@@ -55,7 +55,6 @@ RopeTable make_rope_table(const ModelConfig& config, Index positions, device::De
   const std::size_t bytes = host.size() * sizeof(float);
   table.buffer = device.allocate(bytes, device::MemoryKind::workspace, "rotary table");
   device.copy_in(table.buffer.data(), host.data(), bytes, device.compute_stream());
-  device.compute_stream().synchronize();
   table.cosines = device::as_matrix(table.buffer.data(), DType::f32, positions, pairs);
   table.sines = device::as_matrix(device::advance(table.buffer.data(), DType::f32, positions * pairs),
                                   DType::f32, positions, pairs);

@@ -68,7 +68,6 @@ std::vector<double> AdamW::host_block_sums() const {
   device::Device& device = state_.device();
   std::vector<double> sums(block_sums_.size_bytes() / sizeof(double));
   device.copy_out(sums.data(), block_sums_.data(), block_sums_.size_bytes(), device.compute_stream());
-  device.compute_stream().synchronize();
   return sums;
 }
 
@@ -90,7 +89,6 @@ device::UpdateDecision AdamW::decision() const {
   device::Device& device = state_.device();
   device::UpdateDecision decided;
   device.copy_out(&decided, decision_.data(), sizeof decided, device.compute_stream());
-  device.compute_stream().synchronize();
   return decided;
 }
 

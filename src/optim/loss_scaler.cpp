@@ -70,7 +70,6 @@ double LossScaler::finish_step(bool overflow) {
   const double scale = state_.scale;
   if (!config_.enabled) return scale;
   device_.copy_out(&state_, &there_.as<There>()->state, sizeof state_, device_.compute_stream());
-  device_.compute_stream().synchronize();
   return scale;
 }
 

@@ -162,7 +162,6 @@ void FlatState::initialise(const model::ModelConfig& config, std::uint64_t seed)
                       model::initial_values(config, parameter, seed, whole + done, host);
                       device_.copy_in(master(unit, parameter.offset + part + done, now).data, host.data(),
                                       bytes_of(DType::f32, now), stream);
-                      stream.synchronize();
                     }
                   });
                 });
@@ -179,6 +178,7 @@ void FlatState::refresh_compute() {
     publish(u);
   }
   forget_gathered();
+  device_.compute_stream().synchronize();
 }
 
 std::vector<comm::ByteView> FlatState::parts_of(void* base, std::size_t unit) const {

@@ -126,7 +126,6 @@ class PowerSgd : public GradientHook {
             0, 0.0, 1.0,
             std::span(host).subspan(narrow<std::size_t>(m.right), narrow<std::size_t>(rank_ * m.cols)));
     device.copy_in(right_.data(), host.data(), right_.size_bytes(), device.compute_stream());
-    device.compute_stream().synchronize();
   }
 
   Vector left_at(Index begin, Index count) const { return {left_.as<float>() + begin, DType::f32, count}; }

@@ -91,7 +91,6 @@ std::int64_t ReplicaCheck::hash(const Item& item) const {
     host.resize(narrow<std::size_t>(count * element));
     state_.device().copy_out(host.data(), device::advance(item.values.data, item.values.dtype, done),
                              host.size(), stream);
-    stream.synchronize();
     hash = hash_of(host, hash);
   }
   return hash;

@@ -42,7 +42,6 @@ void SlabCopy::copy(std::span<Slab> slabs, std::span<const TensorInfo> tensors) 
     next += run;
     first = end;
   }
-  device_.compute_stream().synchronize();
 }
 
 }  // namespace cartan::store

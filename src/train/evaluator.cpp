@@ -48,7 +48,6 @@ class Forward {
     std::vector<float> rows(static_cast<std::size_t>(flight_.batch.shape.tokens()));
     device_.copy_out(rows.data(), flight_.row_loss.data, rows.size() * sizeof(float),
                      device_.compute_stream());
-    device_.compute_stream().synchronize();
     return rows;
   }
 
@@ -59,7 +58,6 @@ class Forward {
         device_.allocate(all.size() * sizeof(float), device::MemoryKind::activations, "logits");
     stage_->logits(flight_, units_, 0, device::as_matrix(memory.data(), DType::f32, rows, vocab));
     device_.copy_out(all.data(), memory.data(), all.size() * sizeof(float), device_.compute_stream());
-    device_.compute_stream().synchronize();
     return all;
   }
 

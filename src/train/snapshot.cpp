@@ -63,7 +63,6 @@ void load_part(const store::CheckpointReader& reader, const std::string& name,
     read_part(reader, name, parameter, begin, begin + count, host.data());
     device.copy_in(device::advance(to.data, DType::f32, begin - elements.begin), host.data(),
                    host.size() * sizeof(float), device.compute_stream());
-    device.compute_stream().synchronize();
   }
 }
 

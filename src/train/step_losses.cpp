@@ -32,7 +32,6 @@ void StepLosses::collect(const data::Batch& rows, Index first_leaf, const model:
 void StepLosses::read() {
   host_.resize(narrow<std::size_t>(rows_));
   device_.copy_out(host_.data(), values_.data(), host_.size() * sizeof(float), device_.compute_stream());
-  device_.compute_stream().synchronize();
   for (const float loss : host_) sum_.add(static_cast<double>(loss));
   std::size_t begin = 0;
   for (const Piece& piece : pieces_) {

@@ -26,7 +26,6 @@ Tensors held_values(const shard::FlatState& state, const shard::OwnedView& view,
         held.resize(narrow<std::size_t>(end - begin));
         device.copy_out(held.data(), view(unit, p.offset + begin, end - begin).data,
                         held.size() * sizeof(float), device.compute_stream());
-        device.compute_stream().synchronize();
         model::for_each_run(p, begin, end, [&](Index whole, Index part, Index count) {
           const float* from = held.data() + (part - begin);
           for (Index i = 0; i < count; ++i)

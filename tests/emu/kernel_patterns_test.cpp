@@ -164,13 +164,13 @@ TEST_F(KernelPatterns, OfTheLoss) {
   constexpr Index kRows = 4, kVocab = 8192, kSize = kRows * kVocab;
   Data logits = random(kSize, DType::f32), dlogits = random(kSize), loss = random(kRows, DType::f32);
   const Ints targets(random_ids(kRows, kVocab, "targets"));
-  ops_.cross_entropy(logits.matrix(kVocab), targets, loss.vector(), dlogits.matrix(kVocab), 1.0f, stream_);
+  ops_.cross_entropy(logits.matrix(kVocab), targets, loss.vector(), dlogits.matrix(kVocab), nullptr, stream_);
   Data maxima = random(kRows, DType::f32), sums = random(kRows, DType::f32),
        picked = random(kRows, DType::f32);
   ops_.cross_entropy_stats(logits.matrix(kVocab), targets, 0, maxima.vector(), sums.vector(), picked.vector(),
                            stream_);
   ops_.cross_entropy_finish(logits.matrix(kVocab), targets, 0, maxima.vector(), sums.vector(),
-                            picked.vector(), loss.vector(), dlogits.matrix(kVocab), 1.0f, stream_);
+                            picked.vector(), loss.vector(), dlogits.matrix(kVocab), nullptr, stream_);
   constexpr Index kTokens = 256, kParts = 2;
   Data stacked = random(3 * kParts * kTokens, DType::f32), a = random(kTokens, DType::f32),
        b = random(kTokens, DType::f32), c = random(kTokens, DType::f32);
@@ -199,10 +199,33 @@ TEST_F(KernelPatterns, OfTheEndOfAStep) {
   Array<std::int64_t> words(cartan::ExactSum::kWordCount);
   ops_.exact_sum(many, words, stream_);
   Array<cartan::device::UpdateDecision> decision(1);
-  ops_.decide_update(words, {}, decision.data(), stream_);
+  ops_.decide_update(words, {}, nullptr, decision.data(), stream_);
+  const Array<cartan::device::LossScaleState> scale(std::vector<cartan::device::LossScaleState>(1));
+  const Array<float> of_loss(1);
+  ops_.update_loss_scale(decision.data(), {}, scale.data(), of_loss.data(), stream_);
   expect("square_sums_kernel", 4 * kSize, {.access = 4});
   expect("exact_sum_kernel", 8 * kBlocks, {.access = 8});
   expect("decide_update_kernel", 8 * 71, {.moved = 1.183, .access = 7.89});
+  expect("update_loss_scale_kernel", 72, {.moved = 4.444, .access = 6.4});
+}
+
+TEST_F(KernelPatterns, OfTheChoiceOfAToken) {
+  constexpr Index kVocab = 8192;
+  Data logits = random(kVocab, DType::f32);
+  const Array<double> uniform(std::vector<double>{0.5});
+  const Array<std::int32_t> token(1);
+  const auto choose = [&](const cartan::device::SamplingRule& rule) {
+    forget_patterns();
+    ops_.sample(logits.matrix(kVocab), uniform, rule, {token.data(), 1}, stream_);
+  };
+  // Two packs of logits a thread, in each pass.
+  choose({});
+  expect("sample_kernel", 4 * kVocab, {.moved = 2.001, .excess = 1.999});
+  choose({0.7, 0, 1});
+  expect("sample_kernel", 8 * kVocab, {.moved = 2.134, .excess = 1.991, .access = 15.16});
+  // Additions to a histogram fall on any bins.
+  choose({0.7, 40, 0.9});
+  expect("sample_kernel", 36 * kVocab, {.moved = 2.030, .excess = 1.998, .access = 15.79, .passes = 3.6});
 }
 
 TEST_F(KernelPatterns, OfSums) {
@@ -294,7 +317,7 @@ TEST_F(KernelPatterns, OfCompression) {
   expect("count_taken_kernel", 4 * kSize, {.moved = 2.020, .excess = 1.981, .access = 13.59});
   expect("take_kernel", 4 * kSize, {.moved = 2.283, .excess = 1.990, .access = 10.86});
   // Small work of one block.
-  expect("pick_digit_kernel", 8 * (2048 + 2 * 1024), {.moved = 3.103, .excess = 1.476, .access = 8});
+  expect("pick_digit_kernel", 8 * (2 * 2048 + 1024), {.moved = 3.682, .excess = 1.768, .access = 8});
   expect("scan_pieces_kernel", 4 * 8 * 2, {.moved = 2, .access = 8});
   // At random addresses.
   expect("scatter_add_kernel", 16 * kMost, {.moved = 4.344, .excess = 4.344, .access = 4});

@@ -95,7 +95,7 @@ class LargeHead : public ::testing::Test {
           std::span(targets_).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(tokens));
       const device::ArenaMatrix dx = head.loss_and_gradients(
           batch, matrix(x_, kSequences * kLength).row_block(first, tokens), vector(norm_),
-          matrix(matrix_, kVocab), vector(result.row_loss).slice(first, tokens), 1.0f,
+          matrix(matrix_, kVocab), vector(result.row_loss).slice(first, tokens), nullptr,
           {norm_pointers, 0, &plans[m]}, {matrix_pointers, 0, &plans[m]}, {*device_, arena_, DType::f32});
       const auto* values = static_cast<const float*>(dx.data);
       std::copy_n(values, tokens * kHidden, result.dx.begin() + first * kHidden);

@@ -48,9 +48,10 @@ class Device {
 
   /// Between places that this device allocated, offloaded or not, ordered on `stream`. They do not overlap.
   virtual void copy(void* destination, const void* source, std::size_t size_bytes, Stream& stream) = 0;
-  /// Between host memory and the device, ordered on `stream`; host memory must live until then.
+  /// From host memory to the device, ordered on `stream`. The source is free when the call returns.
   virtual void copy_in(void* destination, const void* host_source, std::size_t size_bytes,
                        Stream& stream) = 0;
+  /// Back, ordered on `stream`. Blocks until the bytes are there; rethrows the failure of what came before.
   virtual void copy_out(void* host_destination, const void* source, std::size_t size_bytes,
                         Stream& stream) = 0;
 

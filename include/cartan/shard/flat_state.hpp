@@ -52,7 +52,8 @@ class FlatState {
 
   /// Sets every owned parameter to its initial value and the moments to zero. Collective.
   void initialise(const model::ModelConfig& config, std::uint64_t seed);
-  /// Makes the parameters for computing from the master parameters. Collective.
+  /// Makes the parameters for computing from the master parameters, which were written on the compute stream,
+  /// as the moments were; from now on any stream may use them. Blocks. Collective.
   void refresh_compute();
 
   // Elements [begin, begin + count) of a unit, which this rank owns.

@@ -85,18 +85,22 @@ class CpuDevice : public Device {
   Ops& ops() override { return ops_; }
 
   void copy(void* destination, const void* source, std::size_t size_bytes, Stream& stream) override {
-    copy_in(destination, source, size_bytes, stream);
+    submit_copy(destination, source, size_bytes, stream);
   }
   void copy_in(void* destination, const void* host_source, std::size_t size_bytes, Stream& stream) override {
-    host_stream(stream).submit([=] {
-      if (size_bytes > 0) std::memcpy(destination, host_source, size_bytes);
-    });
+    submit_copy(destination, host_source, size_bytes, stream).wait();
   }
   void copy_out(void* host_destination, const void* source, std::size_t size_bytes, Stream& stream) override {
-    copy_in(host_destination, source, size_bytes, stream);
+    submit_copy(host_destination, source, size_bytes, stream).wait();
   }
 
  private:
+  static Event submit_copy(void* destination, const void* source, std::size_t size_bytes, Stream& stream) {
+    return host_stream(stream).submit([=] {
+      if (size_bytes > 0) std::memcpy(destination, source, size_bytes);
+    });
+  }
+
   int threads_;
   std::string offload_dir_;
   MemoryLedger ledger_;
