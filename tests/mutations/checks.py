@@ -60,6 +60,8 @@ PIPELINES = on_ranks("train/equivalence_test", 2, "*BitsDoNotDependOnPipelineSta
 MESHES = on_ranks("train/equivalence_test", 2, "*OfTenStepsOnEveryMesh/untied_fp32")
 REST = [on_ranks("train/equivalence_test", 2, "-*untied_fp32"), on_ranks("train/equivalence_test", 3),
         on_ranks("train/equivalence_test", 4), on_ranks("train/equivalence_test", 2, settings=LAZY)]
+GRADIENT_SUMS = on_ranks("shard/gradient_hook_test", 2)
+LIBRARY_SUMS = on_ranks("train/library_sum_test", 2)
 TRAINING = [ZERO, MESHES, PIPELINES]
 
 
@@ -83,6 +85,8 @@ def checks_of(file):
         return [MESHES, PIPELINES, ZERO] + REST
     if os.path.basename(file) == "channel.hpp":
         return [PIPELINES, MESHES] + REST
+    if room == "shard":
+        return TRAINING + [GRADIENT_SUMS, LIBRARY_SUMS] + REST
     if room == "model":
         return [MESHES, ZERO, PIPELINES] + REST
     return TRAINING + REST

@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
+#include "cartan/core/hash.hpp"
 #include "cartan/core/narrow.hpp"
 #include "cartan/core/random.hpp"
 #include "cartan/shard/gradient_reducer.hpp"
@@ -118,13 +118,9 @@ class Plane {
 
   /// Whether all ranks have the same gradients, bit by bit.
   bool is_same_everywhere() {
-    std::uint64_t hash = 1469598103934665603u;
-    for (Index i = 0; i < elements(); ++i) {
-      std::uint32_t bits = 0;
-      std::memcpy(&bits, state_.slots()[0] + i, sizeof bits);
-      hash = (hash ^ bits) * 1099511628211u;
-    }
-    const auto value = static_cast<std::int64_t>(hash >> 1);
+    const auto values =
+        cartan::testing::download<float>(*device_, state_.slots()[0], narrow<std::size_t>(elements()));
+    const auto value = static_cast<std::int64_t>(hash_bytes(std::as_bytes(std::span(values))) >> 1);
     return plane().max(value) == -plane().max(-value);
   }
 
@@ -161,10 +157,14 @@ class Plane {
     for (const FlatUnit& unit : layout_.units())
       if (!is_tied && unit.gradient.name == part.name) first = unit.parameter_begin;
     const std::size_t slots = is_transient() ? 1 : summands(session_.rank());
-    for (std::size_t slot = 0; slot < slots; ++slot)
+    std::vector<float> values(narrow<std::size_t>(part.elements));
+    for (std::size_t slot = 0; slot < slots; ++slot) {
       for (Index i = 0; i < part.elements; ++i)
-        state_.slots()[slot][part.begin + i] =
+        values[narrow<std::size_t>(i)] =
             summand(session_.rank(), is_transient() ? narrow<std::size_t>(micro_batch) : slot, first + i);
+      device_->copy_in(state_.slots()[slot] + part.begin, values.data(), values.size() * sizeof(float),
+                       device_->compute_stream());
+    }
   }
 
   comm::Session& session_;
@@ -296,6 +296,8 @@ TEST(GradientHooks, LoseNothingOverTime) {
         ReducerOptions options = with_hook(hook);
         if (testing::session().world_size() % parts != 0) continue;
         options.parts = parts;
+        if (!cartan::testing::on_cpu() && stage + parts != 2)
+          continue;  // for the order of streams, one of each
         Plane plane(options, stage);
         Values applied(narrow<std::size_t>(plane.numbers()), 0.0), expected = applied;
         const auto distance = [&] {
