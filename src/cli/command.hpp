@@ -38,6 +38,7 @@ struct CommandEntry {
 /// In the order of the overview.
 std::span<const CommandEntry> commands();
 
+std::unique_ptr<Command> make_doctor();
 std::unique_ptr<Command> make_train();
 std::unique_ptr<Command> make_eval();
 std::unique_ptr<Command> make_generate();

@@ -11,6 +11,7 @@ std::span<const CommandEntry> commands() {
       CommandEntry{"generate", make_generate}, CommandEntry{"tokenize", make_tokenize},
       CommandEntry{"inspect", make_inspect},   CommandEntry{"config", make_config},
       CommandEntry{"plan", make_plan},         CommandEntry{"verify", make_verify},
+      CommandEntry{"doctor", make_doctor},
   };
   return entries;
 }

@@ -40,7 +40,7 @@ class BadOptions(harness.Case):
         self.assertIn("cartan COMMAND --help", result.err)
 
     def test_commands_of_later_versions(self):
-        for name in ("import", "export", "bench", "diff", "doctor", "report"):
+        for name in ("import", "export", "bench", "diff", "report"):
             self.refuse(USAGE, [name], name)
 
     def test_keys_in_a_file(self):

@@ -1,4 +1,4 @@
-"""tokenize, inspect, eval, generate and config: what they print is what other programs read."""
+"""tokenize, inspect, eval, generate, config and doctor: what they print is what other programs read."""
 
 import json
 import math
@@ -261,6 +261,24 @@ class Config(harness.Case):
         # On other ranks: what was derived for two is not binding.
         self.cartan("train", "--config", "run/config.ini", "--run.dir", "other", "--dp", 0, ranks=4)
         self.assert_same_run("run", "other")
+
+
+class Doctor(harness.Case):
+    def test_this_machine_is_fit(self):
+        for ranks in (0, 2):
+            found = json.loads(self.cartan("doctor", "--json", ranks=ranks).out)
+            self.assertTrue(found["fit"])
+            about = {finding["subject"]: finding for finding in found["findings"]}
+            self.assertTrue({"MPI", "CPUs", "device", "GPU", "run.dir"} <= about.keys(), about)
+            self.assertTrue(about["MPI"]["text"].startswith(f"{max(ranks, 1)} rank"), about)
+            self.assertTrue(about["device"]["text"].startswith("cpu: "), about)
+        self.assertEqual(list(self.dir.iterdir()), [], "nothing is left")
+
+    def test_what_is_wrong_is_said_and_the_rest_is_told_all_the_same(self):
+        result = self.cartan("doctor", "--run.dir", "/proc/none", expect=harness.ENVIRONMENT)
+        self.assert_refused(result, "not fit for this run", "run.dir", "/proc")
+        self.assertRegex(result.out, r"(?m)^run.dir +bad ")
+        self.assertRegex(result.out, r"(?m)^MPI +good ")
 
 
 if __name__ == "__main__":

@@ -132,6 +132,20 @@ class WithoutGpu(Case):
         self.assertFalse((self.dir / "new").exists())
 
 
+class Doctor(Case):
+    def test_gpus_that_nccl_connects(self):
+        result = self.cartan("doctor", "--json", "--run.device", "cuda", "--nccl.ib-disable", 1, ranks=2)
+        about = {finding["subject"]: finding for finding in json.loads(result.out)["findings"]}
+        self.assertIn("cuda: ", about["device"]["text"])
+        self.assertIn("which connects the GPUs", about["NCCL"]["text"])
+        self.assertIn("NCCL_IB_DISABLE=1 (nccl.ib-disable)", about["NCCL"]["text"])
+
+    def test_a_gpu_that_does_not_connect(self):
+        result = self.cartan("doctor", "--run.device", "cuda", ranks=2, expect=ENVIRONMENT, env={"EMU_FAIL": "ncclCommInitRankConfig:1@1"})
+        self.assert_refused(result, "not fit for this run: NCCL", "rank 1")
+        self.assertRegex(result.out, r"(?m)^run.dir +(good|notable) ")
+
+
 class FailingJob(Case):
     """One sentence, one exit code, and no hang."""
 
