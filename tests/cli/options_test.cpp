@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
 #include <random>
 #include <set>
 
@@ -53,12 +54,14 @@ std::vector<std::string> texts_of(train::Config config) {
   return texts;
 }
 
-std::string default_text(std::string_view key) {
-  train::Config config;
-  for (const Option& option : config_options(config)) {
-    if (option.key == key) return value_text(option);
-  }
-  throw std::logic_error("no such key");
+std::string default_text(const std::string& key) {
+  static const std::map<std::string, std::string> texts = [] {
+    train::Config config;
+    std::map<std::string, std::string> found;
+    for (const Option& option : config_options(config)) found[option.key] = value_text(option);
+    return found;
+  }();
+  return texts.at(key);
 }
 
 /// A text that the option takes and that is not its default.
