@@ -135,22 +135,7 @@ __global__ void __launch_bounds__(kWarp)
                              device::LossScaleState* state, float* of_loss) {
   if (threadIdx.x > 0) return;
   device::LossScaleState now = *state;
-  if (decision->is_applied == 0) {
-    ++now.skipped;
-    now.good_steps = 0;
-    if (rule.is_dynamic && now.hysteresis_left > 1)
-      --now.hysteresis_left;
-    else if (rule.is_dynamic)
-      now.scale = fmax(now.scale / 2, rule.lowest);
-  } else {
-    now.skipped = 0;
-    if (rule.is_dynamic) {
-      const bool grows = now.good_steps > 0 && now.good_steps % rule.window == 0;
-      if (grows) now.scale = fmin(now.scale * 2, rule.highest);
-      if (grows || rule.fills_hysteresis) now.hysteresis_left = rule.hysteresis;
-      ++now.good_steps;
-    }
-  }
+  device::move_loss_scale(now, rule, decision->is_applied == 0);
   *state = now;
   *of_loss = static_cast<float>(now.scale * rule.share);
 }

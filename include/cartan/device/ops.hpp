@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 
+#include "cartan/device/loss_scale.hpp"
 #include "cartan/device/sampling.hpp"
 #include "cartan/device/stream.hpp"
 #include "cartan/device/view.hpp"
@@ -44,25 +45,6 @@ struct UpdateDecision {
   double norm = 0;              ///< of the scaled gradient
   float gradient_scale = 0;     ///< the rule's scale, and clipping
   std::int32_t is_applied = 0;  ///< 0: the norm is not finite
-};
-
-/// In device memory: a loss scale and what decides on the next one (optim/loss_scaler.hpp).
-struct LossScaleState {
-  double scale = 1;
-  Index good_steps = 0;  ///< since the last overflow, or since the start
-  std::int32_t hysteresis_left = 1;
-  Index skipped = 0;  ///< steps without an update in a row
-  bool operator==(const LossScaleState&) const = default;
-};
-
-/// How a loss scale moves.
-struct LossScaleRule {
-  bool is_dynamic = true;  ///< false: only `skipped` is counted
-  Index window = 1000;     ///< good steps before the scale doubles
-  std::int32_t hysteresis = 2;
-  bool fills_hysteresis = false;  ///< with every good step, and not only when the scale doubles
-  double lowest = 1, highest = 0x1p100;
-  double share = 1;  ///< of the scale, that the loss is multiplied by
 };
 
 /// Floats in a block of square_sums; units start at multiples of it in flat buffers.

@@ -7,12 +7,7 @@
 #include <cstdint>
 
 #include "cartan/core/types.hpp"
-
-#ifdef __CUDACC__
-#define CARTAN_EVERYWHERE __host__ __device__
-#else
-#define CARTAN_EVERYWHERE
-#endif
+#include "cartan/device/everywhere.hpp"
 
 namespace cartan::device {
 
@@ -97,5 +92,3 @@ CARTAN_EVERYWHERE inline std::uint64_t part_of(std::uint64_t total, double share
 }
 
 }  // namespace cartan::device
-
-#undef CARTAN_EVERYWHERE

@@ -8,6 +8,7 @@
 #include "cartan/core/error.hpp"
 #include "cartan/core/types.hpp"
 #include "cartan/device/device.hpp"
+#include "cartan/device/loss_scale.hpp"
 
 namespace cartan::optim {
 

@@ -3,7 +3,6 @@
 #include "device/cpu/cpu_ops.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -209,7 +208,7 @@ void CpuOps::decide_update(std::span<const std::int64_t> words, const UpdateRule
 void CpuOps::update_loss_scale(const UpdateDecision* decision, const LossScaleRule& rule,
                                LossScaleState* state, float* of_loss, Stream& stream) {
   enqueue(stream, [=](const Context&, Gemm&) {
-    cpu::update_loss_scale(decision->is_applied == 0, rule, *state);
+    move_loss_scale(*state, rule, decision->is_applied == 0);
     *of_loss = static_cast<float>(state->scale * rule.share);
   });
 }

@@ -16,24 +16,4 @@ UpdateDecision decide_update(std::span<const std::int64_t> words, const UpdateRu
   return {norm, static_cast<float>(scale * clipped), std::isfinite(norm) ? 1 : 0};
 }
 
-void update_loss_scale(bool overflow, const LossScaleRule& rule, LossScaleState& state) {
-  if (overflow) {
-    ++state.skipped;
-    state.good_steps = 0;
-    if (!rule.is_dynamic) return;
-    if (state.hysteresis_left > 1)
-      --state.hysteresis_left;
-    else
-      state.scale = std::max(state.scale / 2, rule.lowest);
-    return;
-  }
-  state.skipped = 0;
-  if (!rule.is_dynamic) return;
-  // The step right after an overflow, and the very first one, do not count for the window.
-  const bool grows = state.good_steps > 0 && state.good_steps % rule.window == 0;
-  if (grows) state.scale = std::min(state.scale * 2, rule.highest);
-  if (grows || rule.fills_hysteresis) state.hysteresis_left = rule.hysteresis;
-  ++state.good_steps;
-}
-
 }  // namespace cartan::device::cpu
