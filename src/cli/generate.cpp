@@ -86,8 +86,10 @@ class Generate : public Command {
     const train::Config& config = parsed.config;
     const auto tokenizer = data::make_tokenizer(config.data.tokenizer);
     const std::vector<Prompt> prompts = read_prompts(*tokenizer);
-    const auto device =
-        device::make_device(device::device_kind_from_name(config.run.device), {config.run.threads});
+    device::DeviceOptions on_device;
+    on_device.threads = config.run.threads;
+    on_device.graphs = false;  // no token attends to as many keys as the one before: nothing repeats
+    const auto device = device::make_device(device::device_kind_from_name(config.run.device), on_device);
     const auto alone = comm::make_local_communicator("generate");
     const train::LoadedModel model =
         train::load_model(from_, dtype_from_name(config.precision.compute), *device, *alone);

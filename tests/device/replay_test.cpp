@@ -119,6 +119,15 @@ TEST_F(Replays, WhatNeverComesAgainIsForgotten) {
   EXPECT_EQ(sum(), 12.0f);
 }
 
+TEST_F(Replays, FirstCallsAreForgottenWithWhatFollowedThem) {
+  for (Replay::Word key = 100; key < 100 + 2 * Replay::kMostHeld; ++key) {
+    replay_.add({key}, [] { return [] {}; });
+    replay_.flush();
+  }
+  EXPECT_LE(replay_.beginnings(), replay_.held());
+  EXPECT_LE(replay_.held(), Replay::kMostHeld);
+}
+
 TEST_F(Replays, WhatCannotBeCapturedGoesOnWithoutGraphs) {
   int calls = 0;
   const auto round = [&] {

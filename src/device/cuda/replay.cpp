@@ -173,12 +173,16 @@ bool Replay::make_graph(Piece& piece) {
 void Replay::keep(std::unique_ptr<Piece> piece) {
   if (piece->calls.empty()) return;  // the first call was refused
   piece->used = ++turn_;
-  auto& alike = pieces_[hash_of(std::span(piece->words).first(piece->ends.front()))];
-  const auto has_room = [&] { return alike.size() < kMostAlike && held_ + piece->calls.size() <= kMostHeld; };
+  const Word first = hash_of(std::span(piece->words).first(piece->ends.front()));
+  const auto has_room = [&] {
+    const auto alike = pieces_.find(first);
+    return (alike == pieces_.end() || alike->second.size() < kMostAlike) &&
+           held_ + piece->calls.size() <= kMostHeld;
+  };
   if (!has_room()) forget_unused();
   if (!has_room()) return;
   held_ += piece->calls.size();
-  alike.push_back(std::move(piece));
+  pieces_[first].push_back(std::move(piece));
 }
 
 void Replay::forget_unused() {
@@ -187,6 +191,7 @@ void Replay::forget_unused() {
     std::erase_if(alike, [&](const auto& piece) { return piece->used + kTurnsKept < turn_; });
     for (const auto& piece : alike) held_ += piece->calls.size();
   }
+  std::erase_if(pieces_, [](const auto& entry) { return entry.second.empty(); });
 }
 
 }  // namespace cartan::device::cuda

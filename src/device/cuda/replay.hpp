@@ -45,8 +45,9 @@ class Replay : public HeldWork {
   }
   void flush() override;
 
-  std::size_t graphs() const;                 ///< made so far and kept
-  std::size_t held() const { return held_; }  ///< calls that are remembered
+  std::size_t graphs() const;                                ///< made so far and kept
+  std::size_t held() const { return held_; }                 ///< calls that are remembered
+  std::size_t beginnings() const { return pieces_.size(); }  ///< first calls that are
 
  private:
   struct Piece;
