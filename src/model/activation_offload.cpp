@@ -26,8 +26,8 @@ ActivationOffload::ActivationOffload(device::Device& device, device::Arena& host
 
 void ActivationOffload::send(BlockActivations& saved, OffloadedActivations& to) {
   release();
+  // The compute stream has waited for those who had the host's memory before.
   out_->wait(device_.compute_stream().record());
-  out_->wait(returned_);  // who had the host's memory before
   for (std::size_t i = 0; i < kMatrices.size(); ++i) {
     device::ArenaMatrix& m = saved.*kMatrices[i];
     if (m.rows * m.cols == 0) continue;
@@ -37,7 +37,7 @@ void ActivationOffload::send(BlockActivations& saved, OffloadedActivations& to) 
     m.data = nullptr;
   }
   to.is_away = true;
-  to.moved = left_ = out_->record();
+  left_ = out_->record();
 }
 
 void ActivationOffload::release() {
@@ -49,15 +49,15 @@ void ActivationOffload::release() {
 void ActivationOffload::fetch(OffloadedActivations& from, BlockActivations& saved, device::Arena& arena) {
   if (!from.is_away) return;
   from.is_away = false;
-  in_->wait(device_.compute_stream().record());  // who had the arena's memory before
-  in_->wait(from.moved);
+  // The compute stream comes after what went out, and after those who had the arena's memory before.
+  in_->wait(device_.compute_stream().record());
   for (std::size_t i = 0; i < kMatrices.size(); ++i) {
     if (!from.pieces[i]) continue;
     device::ArenaMatrix& m = saved.*kMatrices[i];
     m = arena.matrix(m.dtype, m.rows, m.cols);
     device_.copy(m.data, from.pieces[i].data(), bytes_of(m), *in_);
   }
-  from.moved = returned_ = in_->record();
+  from.moved = in_->record();
 }
 
 void ActivationOffload::arrive(OffloadedActivations& from) {

@@ -19,7 +19,7 @@ class ActivationOffload {
   void send(BlockActivations& saved, OffloadedActivations& to);
   /// Nothing is on its way out any more for what the compute stream does from now on.
   void release();
-  /// They come back, into pieces of `arena`. Nothing happens if they do already.
+  /// They come back, into pieces of `arena`, after release. Nothing happens if they do already.
   void fetch(OffloadedActivations& from, BlockActivations& saved, device::Arena& arena);
   /// They are there for what the compute stream does from now on.
   void arrive(OffloadedActivations& from);
@@ -29,7 +29,7 @@ class ActivationOffload {
   device::Arena& host_;
   std::unique_ptr<device::Stream> out_, in_;
   std::vector<device::ArenaPiece> leaving_;
-  device::Event left_, returned_;
+  device::Event left_;
 };
 
 }  // namespace cartan::model

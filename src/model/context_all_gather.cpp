@@ -26,7 +26,7 @@ void gather_sequence(const ContextLink& link, const AttentionOperands& of, Index
     std::vector<comm::ByteView> parts;
     parts.reserve(narrow<std::size_t>(cut.ranks));
     for (int r = 0; r < cut.ranks; ++r) parts.push_back(bytes_of(chunk_of(all, cut.position(r, part), cut)));
-    work.stream().wait(link.comm.all_gather_parts(std::move(parts), work.stream()));
+    link.comm.all_gather_parts(std::move(parts), work.stream());
   }
 }
 
@@ -50,7 +50,7 @@ void sum_to_owners(const ContextLink& link, const Matrix& partial, const Matrix&
     for (int r = 0; part == 1 && r < cut.ranks; ++r)
       work.ops().copy(chunk_of(partial, cut.position(r, part), cut), chunk_of(sent, r * cut.chunk_rows, cut),
                       work.stream());
-    work.stream().wait(link.comm.all_to_all(bytes_of(sent), bytes_of(received), work.stream()));
+    link.comm.all_to_all(bytes_of(sent), bytes_of(received), work.stream());
     work.ops().sum_parts(received, cut.ranks, {}, chunk_of(own, cut.row(sequence, part), cut), work.stream());
   }
 }

@@ -61,7 +61,7 @@ ArenaMatrix rows_to_heads(const ContextLink& link, std::span<const HeadColumns> 
         column += piece.width();
       }
     }
-    work.stream().wait(link.comm.all_to_all(bytes_of(sent), bytes_of(received), work.stream()));
+    link.comm.all_to_all(bytes_of(sent), bytes_of(received), work.stream());
   }
   ArenaMatrix whole = work.arena.matrix(dtype, cut.whole_length(), width);
   for (int r = 0; r < cut.ranks; ++r) {
@@ -82,7 +82,7 @@ ArenaMatrix heads_to_rows(const ContextLink& link, const Matrix& whole, const Wo
       work.ops().copy(chunk_of(whole, cut.position(r, part), cut), chunk_of(sent, cut.row(r, part), cut),
                       work.stream());
   }
-  work.stream().wait(link.comm.all_to_all(bytes_of(sent), bytes_of(received), work.stream()));
+  link.comm.all_to_all(bytes_of(sent), bytes_of(received), work.stream());
   return received;
 }
 

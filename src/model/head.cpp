@@ -124,7 +124,7 @@ void Head::cross_entropy(ConstMatrix z, std::span<const std::int32_t> targets, V
   parts.reserve(static_cast<std::size_t>(ranks));
   const std::size_t bytes = 3 * narrow<std::size_t>(z.rows) * sizeof(float);
   for (int r = 0; r < ranks; ++r) parts.emplace_back(static_cast<std::byte*>(part(r, 0).data), bytes);
-  stream.wait(tensor_.communicator()->all_gather_parts(std::move(parts), stream));
+  tensor_.communicator()->all_gather_parts(std::move(parts), stream);
   const device::ArenaMatrix all = work.arena.matrix(DType::f32, 3, z.rows);
   const auto whole = [&](Index which) { return Vector{all.row_block(which, 1).data, DType::f32, z.rows}; };
   ops.cross_entropy_combine(stacked, ranks, whole(0), whole(1), whole(2), stream);

@@ -96,7 +96,7 @@ void TensorGroup::sum_to_owners(ConstMatrix partial, ConstMatrix residual, Matri
     const ConstMatrix sequence = partial.row_block(s * shape.length, shape.length);
     const comm::ByteView in = bytes_of(
         {const_cast<void*>(sequence.data), sequence.dtype, sequence.rows, sequence.cols, sequence.stride});
-    work.stream().wait(comm_->all_to_all(in, bytes_of(received), work.stream()));
+    comm_->all_to_all(in, bytes_of(received), work.stream());
     work.ops().sum_parts(received, slice_.count,
                          residual.cols == 0 ? residual : residual.row_block(s * each, each),
                          out.row_block(s * each, each), work.stream());

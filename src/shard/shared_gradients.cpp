@@ -39,12 +39,9 @@ SharedGradients::SharedGradients(FlatState& state, comm::Mesh& mesh, bool is_tie
 }
 
 void SharedGradients::sum_over(comm::Communicator& group, device::Vector values) {
-  const CanonicalTree tree(group.size());
+  const CanonicalTree& tree = trees_.try_emplace(group.size(), group.size()).first->second;
   device::Stream& stream = state_.device().compute_stream();
-  const device::Event done =
-      group.all_reduce({&tree, {static_cast<float*>(values.data)}, values.size}, stream);
-  stream.wait(done);
-  done.wait();  // before the tree is gone
+  group.all_reduce({&tree, {static_cast<float*>(values.data)}, values.size}, stream);
 }
 
 void SharedGradients::sum() {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "cartan/comm/mesh_groups.hpp"
@@ -434,6 +435,29 @@ TEST_F(NcclMesh, AloneItWorksOnAGpuToo) {
   gpu().copy_in(in.data(), host.data(), 400, *stream);
   alone.data_plane().all_to_all(bytes_of(in), bytes_of(out), *stream).wait();
   EXPECT_EQ(floats_of(out), host);
+}
+
+TEST_F(NcclMesh, AloneAnEventComesAfterWhatWasOnTheStream) {
+  // Nothing moves, so what a call returns tells only of the work before it.
+  Mesh alone = Mesh::alone();
+  Communicator& comm = alone.data_plane();
+  const auto stream = gpu().make_stream("test");
+  const auto data = comm.allocate_exchange(gpu(), 400, MemoryKind::workspace, "data"),
+             copy = comm.allocate_exchange(gpu(), 400, MemoryKind::workspace, "copy");
+  std::vector<std::int64_t> integers{1};
+  const std::vector<std::function<device::Event()>> calls{
+      [&] { return comm.all_gather(bytes_of(data), bytes_of(data), *stream); },
+      [&] { return comm.broadcast(bytes_of(data), 0, *stream); },
+      [&] { return comm.send(bytes_of(data), 0, *stream); },
+      [&] { return comm.receive(bytes_of(data), 0, *stream); },
+      [&] { return comm.sum_integers(integers, *stream); }};
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    gpu().ops().fill_zero({data.data(), DType::f32, 100}, *stream);
+    gpu().compute_stream().wait(calls[i]());
+    gpu().copy(copy.data(), data.data(), 400, gpu().compute_stream());
+    gpu().compute_stream().synchronize();
+    EXPECT_EQ(findings(), "") << i;
+  }
 }
 
 }  // namespace

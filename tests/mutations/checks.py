@@ -53,7 +53,8 @@ OPERATIONS = {
 }
 
 NCCL = [on_ranks("comm/communicator_test", 2), on_ranks("comm/canonical_reduction_test", 2),
-        on_ranks("comm/nccl_communicator_test", 2, expects_findings=True)]
+        on_ranks("comm/nccl_communicator_test", 2, expects_findings=True),
+        on_ranks("comm/nccl_watch_test", 2, settings={"EMU_CHECK": "0"}, expects_findings=True)]
 ZERO = on_ranks("train/equivalence_test", 2, "*BitsDoNotDependOnZeroStageOrShards/untied_fp32")
 ZERO_LAZY = dataclasses.replace(ZERO, settings=tuple(LAZY.items()))
 PIPELINES = on_ranks("train/equivalence_test", 2, "*BitsDoNotDependOnPipelineStagesOrSchedules/untied_fp32")
@@ -61,7 +62,9 @@ MESHES = on_ranks("train/equivalence_test", 2, "*OfTenStepsOnEveryMesh/untied_fp
 REST = [on_ranks("train/equivalence_test", 2, "-*untied_fp32"), on_ranks("train/equivalence_test", 3),
         on_ranks("train/equivalence_test", 4), on_ranks("train/equivalence_test", 2, settings=LAZY)]
 GRADIENT_SUMS = on_ranks("shard/gradient_hook_test", 2)
+PARAMETERS = Check("tests/shard/flat_state_test")
 LIBRARY_SUMS = on_ranks("train/library_sum_test", 2)
+UPDATES = Check("tests/optim/adamw_test")
 TRAINING = [ZERO, MESHES, PIPELINES]
 
 
@@ -86,7 +89,9 @@ def checks_of(file):
     if os.path.basename(file) == "channel.hpp":
         return [PIPELINES, MESHES] + REST
     if room == "shard":
-        return TRAINING + [GRADIENT_SUMS, LIBRARY_SUMS] + REST
+        return [PARAMETERS] + TRAINING + [GRADIENT_SUMS, LIBRARY_SUMS] + REST
+    if room == "optim":
+        return [UPDATES] + TRAINING + REST
     if room == "model":
         return [MESHES, ZERO, PIPELINES] + REST
     return TRAINING + REST

@@ -1,9 +1,10 @@
 // One axis or plane of the mesh: collectives and point-to-point, over MPI on the host, NCCL on GPUs, or
 // counted by sim.
 //
-// The control plane (small, host memory, blocking) is for agreement; the data plane is ordered on a stream
-// and ends in an event. All are collective: every rank of the group calls them in the same order. Sums
-// are in canonical order (core/canonical_tree.hpp), but for those that are called the library's.
+// The control plane (small, host memory, blocking) is for agreement; the data plane is ordered on a stream,
+// whose later work sees the result, and ends in an event for others. All are collective: every rank of the
+// group calls them in the same order. Sums are in canonical order (core/canonical_tree.hpp), but for those
+// that are called the library's.
 #pragma once
 
 #include <cstddef>

@@ -66,7 +66,7 @@ struct BlockActivations {
 /// Where the matrices of BlockActivations are while they are outside of the device's memory.
 struct OffloadedActivations {
   std::array<device::ArenaPiece, 6> pieces;
-  device::Event moved;  ///< out, or in again
+  device::Event moved;  ///< in again
   bool is_away = false;
 };
 

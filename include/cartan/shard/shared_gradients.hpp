@@ -35,6 +35,7 @@ class SharedGradients {
   FlatState& state_;
   std::map<int, std::unique_ptr<comm::Communicator>> sharers_;  ///< by their number
   std::unique_ptr<comm::Communicator> ends_;                    ///< first and last stage
+  std::map<int, CanonicalTree> trees_;  ///< by the number of ranks; calls under way use them
   std::vector<Range> ranges_;
 };
 
