@@ -14,6 +14,8 @@ Json parse_json(std::string_view text, std::string_view where) {
     const auto end = std::min(error.byte, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
     throw DataError("{}: not valid JSON near line {}: {}", where, line, error.what());
+  } catch (const Json::exception& error) {  // numbers beyond all types
+    throw DataError("{}: not valid JSON: {}", where, error.what());
   }
 }
 

@@ -57,6 +57,10 @@ TEST_F(Files, JsonNumbersRoundTripExactly) {
   }
 }
 
+TEST_F(Files, JsonNumbersBeyondAllTypesAreBadData) {
+  EXPECT_THROW(parse_json(R"({"a": 1e999})", "test"), DataError);
+}
+
 TEST_F(Files, BadJsonNamesFileAndLine) {
   write_file_atomically(folder_ / "bad.json", "{\n\"a\": 1,\n oops\n}");
   try {
