@@ -54,6 +54,14 @@ TEST(ScheduleConfig, WarmupMustEndInsideARunThatDecays) {
   EXPECT_THAT(problems_of({.kind = "warmup-lr", .warmup = 101}, 100), IsEmpty());
 }
 
+TEST(ScheduleConfig, TheCourseMayBeLongerThanTheRun) {
+  EXPECT_THAT(problems_of({.kind = "cosine", .length = 200, .warmup = 101}, 100), IsEmpty());
+  EXPECT_THAT(problems_of({.kind = "warmup-decay-lr", .length = 50, .warmup = 60}, 100),
+              ElementsAre(HasSubstr("schedule.warmup = 60 is longer than schedule.length = 50")));
+  EXPECT_THAT(problems_of({.kind = "linear", .length = -1, .warmup_begin = -0.5}, 100),
+              ElementsAre(HasSubstr("schedule.warmup-begin = -0.5"), HasSubstr("schedule.length = -1")));
+}
+
 TEST(ScheduleConfig, WsdDecayMustFitBehindTheWarmup) {
   EXPECT_THAT(problems_of({.kind = "wsd", .warmup = 40, .decay_steps = 60}, 100), IsEmpty());
   EXPECT_THAT(problems_of({.kind = "wsd", .warmup = 40, .decay_steps = 61}, 100),

@@ -41,6 +41,71 @@ TEST(WarmupLr, IsDeepspeeds) {
   EXPECT_EQ(compared, 3);
 }
 
+TEST(WarmupDecayLr, IsDeepspeeds) {
+  int compared = 0;
+  for (const Json& table : tables()) {
+    if (table.at("name") != "WarmupDecayLR") continue;
+    const Json& params = table.at("params");
+    const ScheduleConfig schedule{.kind = "warmup-decay-lr",
+                                  .length = params.at("total_num_steps"),
+                                  .warmup = params.at("warmup_num_steps"),
+                                  .min_lr = params.at("warmup_min_lr"),
+                                  .warmup_type = params.at("warmup_type")};
+    Index step = 0;
+    for (const Json& expected : table.at("lr")) {
+      expect_near(learning_rate(schedule, params.at("warmup_max_lr"), step, 1000), expected, step,
+                  params.dump());
+      ++step;
+    }
+    ++compared;
+  }
+  EXPECT_EQ(compared, 2);
+}
+
+TEST(WarmupCosineLr, IsDeepspeeds) {
+  int compared = 0;
+  for (const Json& table : tables()) {
+    if (table.at("name") != "WarmupCosineLR") continue;
+    const Json& params = table.at("params");
+    const double peak = table.at("base_lr");
+    const ScheduleConfig schedule{.kind = "warmup-cosine-lr",
+                                  .length = params.at("total_num_steps"),
+                                  .warmup = params.at("warmup_num_steps"),
+                                  .warmup_begin = peak * params.value("warmup_min_ratio", 0.0),
+                                  .min_lr = peak * params.value("cos_min_ratio", 0.0001),
+                                  .warmup_type = params.at("warmup_type")};
+    Index step = 0;
+    for (const Json& expected : table.at("lr")) {
+      expect_near(learning_rate(schedule, peak, step, 1000), expected, step, params.dump());
+      ++step;
+    }
+    ++compared;
+  }
+  EXPECT_EQ(compared, 2);
+}
+
+TEST(LinearAndCosine, WarmUpFromABeginningAsOthersDo) {
+  int compared = 0;
+  for (const Json& table : tables()) {
+    const Json& params = table.at("params");
+    const bool is_megatron = table.at("family") == "megatron";
+    const std::string kind = is_megatron ? params.at("lr_decay_style") : table.at("name");
+    if (kind != "linear" && kind != "cosine") continue;
+    const ScheduleConfig schedule{.kind = kind,
+                                  .length = params.at(is_megatron ? "lr_decay_steps" : "num_training_steps"),
+                                  .warmup = params.at(is_megatron ? "lr_warmup_steps" : "num_warmup_steps"),
+                                  .warmup_begin = params.value("init_lr", 0.0),
+                                  .min_lr = params.value("min_lr", 0.0)};
+    const double peak = is_megatron ? params.at("max_lr") : table.at("base_lr");
+    // Past its end Hugging Face's cosine rises again.
+    for (Index step = 0; step < schedule.length; ++step)
+      expect_near(learning_rate(schedule, peak, step, 1000), table.at("lr").at(step), step,
+                  kind + params.dump());
+    ++compared;
+  }
+  EXPECT_EQ(compared, 4);
+}
+
 TEST(LinearAndCosine, AreHuggingFacesAfterTheWarmup) {
   int compared = 0;
   for (const Json& table : tables()) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "cartan/core/error.hpp"
 #include "cartan/core/types.hpp"
@@ -23,14 +24,22 @@ struct OptimConfig {
 
 /// The learning rate as a function of the update number.
 struct ScheduleConfig {
-  std::string kind = "cosine";         ///< constant | linear | cosine | wsd | warmup-lr
-  Index warmup = 0;                    ///< updates of warm-up
-  double min_lr = 0.0;                 ///< where linear, cosine and wsd end; where warmup-lr starts
+  /// constant | linear | cosine | wsd | warmup-lr | warmup-decay-lr | warmup-cosine-lr
+  std::string kind = "cosine";
+  Index length = 0;  ///< updates until the course has ended; 0: those of the run
+  Index warmup = 0;  ///< updates of warm-up
+  /// Rate of update 0, where the warm-up starts; -1: one step above zero. Not of warmup-lr, warmup-decay-lr.
+  double warmup_begin = -1;
+  /// Where linear, cosine, wsd and warmup-cosine-lr end; where warmup-lr and warmup-decay-lr start.
+  double min_lr = 0.0;
   Index decay_steps = 0;               ///< wsd: updates of the final decay; 0: a tenth of the run
-  std::string warmup_type = "linear";  ///< warmup-lr only: linear | log
+  std::string warmup_type = "linear";  ///< DeepSpeed's kinds only: linear | log
 };
 
 void check(const OptimConfig& config, Problems& problems);
 void check(const ScheduleConfig& config, Index total_steps, Problems& problems);
+
+/// The names of all kinds, in the order in which they are shown.
+std::vector<std::string> schedule_kinds();
 
 }  // namespace cartan::optim
