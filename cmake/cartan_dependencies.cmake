@@ -14,6 +14,10 @@ find_package(nlohmann_json 3.11 REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(hwy REQUIRED)
+find_package(yaml-cpp 0.7 REQUIRED)
+if(NOT TARGET yaml-cpp::yaml-cpp)  # the name since 0.8
+  add_library(yaml-cpp::yaml-cpp ALIAS yaml-cpp)
+endif()
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 

@@ -31,6 +31,7 @@ class Names {
       }
     }
     description_.add_options()("config", po::value<Texts>());
+    if (spec.translates) description_.add_options()("from", po::value<std::string>());
   }
 
   const po::options_description& description() const { return description_; }
@@ -40,6 +41,7 @@ class Names {
   }
   Texts all() const {
     Texts names{"config", "help"};
+    if (description_.find_nothrow("from", false) != nullptr) names.emplace_back("from");
     for (const auto& [name, option] : options_) names.push_back(name);
     return names;
   }
@@ -149,6 +151,8 @@ CommandLine read_command_line(const CommandSpec& spec, std::span<const Option> c
       usage.add("--{0} needs a value (one that begins with -- is given as --{0}=VALUE)", option.string_key);
     else if (known)
       take_value(*known, option.value, line);
+    else if (option.string_key == "from")
+      line.foreign_file = option.value.front();
     else
       line.config_files.insert(line.config_files.end(), option.value.begin(), option.value.end());
   }

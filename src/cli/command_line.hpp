@@ -1,6 +1,7 @@
 // The words of a command line, taken apart by Boost.Program_options. What the values mean is not looked at.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@ struct CommandLine {
   std::vector<std::pair<std::string, std::string>> values;  ///< full keys and texts; a list is one text
   std::vector<std::string> words;                           ///< those without a key
   std::vector<std::string> config_files;
+  std::optional<std::string> foreign_file;  ///< --from of a command that translates
 };
 
 /// `config_options`: every key there is; the command uses some of them. Wrong words are added to `usage`,

@@ -12,20 +12,25 @@ class Config : public Command {
   CommandSpec spec() override {
     return {.name = "config",
             .sentence = "print the resolved configuration as INI, with the source of each value",
-            .usage = "[--config FILE]... [--ranks N] [--section.name VALUE]...",
+            .usage = "[--from FILE] [--config FILE]... [--ranks N] [--section.name VALUE]...",
             .examples = {"cartan config --config examples/quickstart.ini --steps 200",
-                         "cartan config --model.preset smollm2-135m --data.train corpus --ranks 8 > run.ini"},
+                         "cartan config --from ds_config.json --data.train corpus --ranks 8 > run.ini"},
             .uses = training_sections(),
             .options = {{.key = "ranks",
                          .target = &ranks_,
                          .help = "derive and check what depends on the size of a job; 0: only merge",
                          .range = between(0, 1 << 20)}},
-            .later_options = {{"from", "translation of other trainers' configurations"}}};
+            .translates = true,
+            .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::missing_input,
+                           ExitCode::configuration}};
   }
 
   int run(Parsed& parsed, comm::Session*) override {
-    if (ranks_ > 0) resolve(parsed, ranks_);
-    fmt::print("{}", to_ini(parsed.config, parsed.sources));
+    if (ranks_ > 0)
+      resolve(parsed, ranks_);
+    else
+      complete_batch_without_ranks(parsed);
+    fmt::print("{}", to_ini(parsed));
     return 0;
   }
 

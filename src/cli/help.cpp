@@ -114,6 +114,10 @@ std::string help_text(const CommandSpec& spec) {
   text += "\noptions (in brackets: what holds if nothing is said)\n";
   for (const Option& option : spec.options) text += option_entry(option, "");
   text += entry("--config FILE", "read an INI file; may be given several times, later ones win");
+  if (spec.translates)
+    text += entry("--from FILE",
+                  "configuration of another trainer, below all files: DeepSpeed's ds_config.json, JSON with "
+                  "Megatron-LM's arguments, or a cluster's YAML");
   text += entry("--help", "show this text");
   const std::string keys = keys_text(spec);
   if (!keys.empty())

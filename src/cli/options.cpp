@@ -11,6 +11,7 @@
 #include "cartan/core/text.hpp"
 #include "cartan/core/version.hpp"
 #include "cli/command_line.hpp"
+#include "cli/foreign/translate.hpp"
 #include "cli/ini.hpp"
 #include "cli/option_tables.hpp"
 
@@ -38,7 +39,7 @@ const Option* find(std::span<const Option> options, std::string_view key) {
 
 /// Throws all problems in one message. Wrong words decide the exit code: nothing else was looked at in
 /// earnest.
-void throw_problems(const Problems& usage, const Problems& values) {
+void throw_problems(const Problems& usage, const Problems& values, const std::string& rest) {
   std::vector<std::string> lines = usage.lines();
   lines.insert(lines.end(), values.lines().begin(), values.lines().end());
   if (lines.empty()) return;
@@ -48,6 +49,7 @@ void throw_problems(const Problems& usage, const Problems& values) {
     for (std::size_t i = 0; i < std::min(lines.size(), kMostProblems); ++i) text += "\n  " + lines[i];
     if (lines.size() > kMostProblems) text += fmt::format("\n  and {} more", lines.size() - kMostProblems);
   }
+  text += rest;
   if (usage.empty()) throw ConfigError(text);
   throw UsageError(text);
 }
@@ -67,6 +69,38 @@ void read_file_into(const std::string& path, std::span<const Option> options,
                    near ? fmt::format(" (did you mean {}?)", *near) : std::string());
     }
   }
+}
+
+/// "a, b and c" for a message.
+std::string names_of(const std::vector<std::string>& names) {
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// What a refused file says besides, so that it has to be looked through only once.
+std::string rest_of(const foreign::Translation& translation) {
+  std::vector<std::string> taken, unused, unknown;
+  for (const foreign::Setting& setting : translation.settings)
+    if (!setting.foreign.empty()) taken.push_back(printable(setting.foreign));
+  taken.erase(std::unique(taken.begin(), taken.end()), taken.end());
+  for (const foreign::Remark& remark : translation.unused) unused.push_back(printable(remark.foreign));
+  for (const foreign::Remark& remark : translation.unknown)
+    unknown.push_back(fmt::format("{} ({})", printable(remark.foreign), printable(remark.why)));
+  std::string text;
+  for (const auto& [title, names] :
+       {std::pair{"taken", &taken}, {"without meaning here", &unused}, {"unknown", &unknown}})
+    if (!names->empty()) text += fmt::format("\n  {}: {}", title, names_of(*names));
+  return text;
+}
+
+void read_foreign_into(const std::string& path, Parsed& parsed, std::vector<Assignment>& assignments,
+                       Problems& problems) {
+  parsed.translation = foreign::translate(read_file(path), path);
+  const foreign::Translation& translation = *parsed.translation;
+  for (const foreign::Setting& setting : translation.settings)
+    if (!setting.key.empty())
+      assignments.push_back(
+          {setting.key, setting.text, {Source::Kind::file, translation.source_of(setting)}});
+  for (const std::string& line : translation.refused) problems.add("{}", line);
 }
 
 /// The preset that wins fills the whole section before any other value is set.
@@ -140,6 +174,7 @@ Parsed parse(const CommandSpec& spec, std::span<const std::string> words) {
   parsed.config_files = line.config_files;
 
   std::vector<Assignment> assignments;
+  if (line.foreign_file) read_foreign_into(*line.foreign_file, parsed, assignments, values);
   for (const std::string& path : line.config_files) read_file_into(path, options, assignments, values);
   for (const auto& [key, text] : line.values) assignments.push_back({key, text, {}});
 
@@ -147,7 +182,8 @@ Parsed parse(const CommandSpec& spec, std::span<const std::string> words) {
   apply_preset(assignments, parsed);
   apply(assignments, options, parsed.sources, usage, values);
   check_required(spec, assignments, usage);
-  throw_problems(usage, values);
+  const bool is_refused = parsed.translation && !parsed.translation->refused.empty();
+  throw_problems(usage, values, is_refused ? rest_of(*parsed.translation) : std::string());
   return parsed;
 }
 
@@ -166,6 +202,13 @@ std::string to_ini(const train::Config& config, const Sources& sources) {
     text += fmt::format("{:<39} # {}\n", entry, printable(source_text(sources, option.key), 4096));
   }
   return text;
+}
+
+std::string to_ini(const Parsed& parsed) {
+  std::string text;
+  if (parsed.translation)
+    for (const std::string& line : foreign::report_lines(*parsed.translation)) text += "# " + line + "\n";
+  return text + (text.empty() ? "" : "#\n") + to_ini(parsed.config, parsed.sources);
 }
 
 }  // namespace cartan::cli

@@ -100,12 +100,6 @@ TEST(ConfigCommand, DerivesForAJobOfSomeSize) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("\ndp = 2 "), HasSubstr("# derived")));
 }
 
-TEST(ConfigCommand, RefusesTranslationAsALaterVersions) {
-  const Outcome outcome = run({"config", "--from", "ds_config.json"});
-  EXPECT_EQ(outcome.code, 78);
-  EXPECT_THAT(outcome.err, StartsWith("cartan: --from: this version of cartan has no translation"));
-}
-
 TEST(TokenizeAndInspect, WorkOnEachOther) {
   const TemporaryDirectory directory;
   const std::string text = directory.file("a.txt", "hello"), prefix = directory.path("corpus");
