@@ -130,7 +130,7 @@ class Plan : public Command {
     return {
         .name = "plan",
         .sentence = "show how long the stages of a pipeline stand idle under each schedule",
-        .usage = "--bubble [--draw | --json] [--config FILE]... [--section.name VALUE]...",
+        .usage = "--bubble [--draw | --json] [--from FILE] [--config FILE]... [--section.name VALUE]...",
         .examples = {"cartan plan --bubble --pp 4 --batch.global 8 --batch.micro 1",
                      "cartan plan --bubble --draw --config run.ini --pipeline.schedule zero-bubble"},
         .uses = training_sections(),
@@ -143,13 +143,17 @@ class Plan : public Command {
                      .target = &draw_,
                      .help = "draw the timeline of pipeline.schedule",
                      .is_flag = true},
-                    {.key = "json", .target = &json_, .help = "one JSON object", .is_flag = true}}};
+                    {.key = "json", .target = &json_, .help = "one JSON object", .is_flag = true}},
+        .translates = true,
+        .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::missing_input,
+                       ExitCode::configuration}};
   }
 
   int run(Parsed& parsed, comm::Session*) override {
     if (!bubble_)
       throw UsageError("cartan plan needs --bubble: the idle time of pipelines is what this version plans");
     if (draw_ && json_) throw UsageError("--draw and --json exclude each other");
+    complete_batch_without_ranks(parsed);
     train::Config& config = parsed.config;
     try {
       const Index micro_batches = resolve_micro_batches(config);

@@ -89,8 +89,8 @@ void complete_batch_without_ranks(Parsed& parsed) {
     complete_batch(parsed, 1, problems);  // which says that it does not divide
   } else if (foreign::needs_replicas(batch)) {
     problems.add(
-        "{}: batch.global is {} times the replicas of the model, which the file does not say: give --ranks, "
-        "--mesh.dp or --batch.global",
+        "{}: batch.global is {} times the replicas of the model, which the file does not say: give "
+        "--mesh.dp or --batch.global, or --ranks to cartan config",
         path, batch.micro.name);
   }
   problems.throw_if_any("the configuration");

@@ -91,19 +91,19 @@ Json to_json(const train::Verification& verification, bool agrees) {
 class Verify : public Command {
  public:
   CommandSpec spec() override {
-    return {
-        .name = "verify",
-        .sentence =
-            "check that a mesh computes what one rank computes: the configuration at toy size on "
-            "both, loss, every gradient and every updated parameter compared",
-        .usage = "[--json] [--from FILE] [--config FILE]... [--section.name VALUE]...",
-        .examples = {"mpirun -n 8 cartan verify --config run.ini --tp 2 --pp 2 --zero 1",
-                     "srun --mpi=pmix cartan verify --config run.ini --json"},
-        .uses = training_sections(),
-        .options = {{.key = "json", .target = &json_, .help = "print one JSON object", .is_flag = true}},
-        .translates = true,
-        .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::missing_input, ExitCode::internal,
-                       ExitCode::environment, ExitCode::configuration, ExitCode::diverged, ExitCode::peer}};
+    return {.name = "verify",
+            .sentence =
+                "check that a mesh computes what one rank computes: the configuration at toy size on "
+                "both, loss, every gradient and every updated parameter compared",
+            .usage = "[--json] [--from FILE] [--config FILE]... [--section.name VALUE]...",
+            .examples = {"mpirun -n 8 cartan verify --config run.ini --tp 2 --pp 2 --zero 1",
+                         "srun --mpi=pmix cartan verify --config run.ini --json"},
+            .uses = training_sections(),
+            .options = {{.key = "json", .target = &json_, .help = "print one JSON object", .is_flag = true}},
+            .translates = true,
+            .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::missing_input,
+                           ExitCode::internal, ExitCode::environment, ExitCode::configuration,
+                           ExitCode::diverged, ExitCode::peer}};
   }
   bool needs_mpi() const override { return true; }
 

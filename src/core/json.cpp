@@ -7,9 +7,9 @@
 
 namespace cartan {
 
-Json parse_json(std::string_view text, std::string_view where) {
+Json parse_json(std::string_view text, std::string_view where, bool may_have_comments) {
   try {
-    return Json::parse(text);
+    return Json::parse(text, nullptr, true, may_have_comments);
   } catch (const nlohmann::json::parse_error& error) {
     const auto end = std::min(error.byte, text.size());
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');

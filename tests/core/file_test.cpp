@@ -57,6 +57,12 @@ TEST_F(Files, JsonNumbersRoundTripExactly) {
   }
 }
 
+TEST_F(Files, JsonMayHaveCommentsWhereThatIsSaid) {
+  const std::string text = "{\"a\": /* one */ 1 // the last\n}";
+  EXPECT_EQ(parse_json(text, "test", true).at("a"), 1);
+  EXPECT_THROW(parse_json(text, "test"), DataError);
+}
+
 TEST_F(Files, JsonNumbersBeyondAllTypesAreBadData) {
   EXPECT_THROW(parse_json(R"({"a": 1e999})", "test"), DataError);
 }

@@ -484,7 +484,7 @@ void take_activation_checkpointing(Fields& top, bool pipeline_recomputes) {
   }
   static constexpr std::array<Tuning, 3> tuning{
       {{"contiguous_memory_optimization", "activations lie in an arena"},
-       {"synchronize_checkpoint_boundary", kLog},
+       {"synchronize_checkpoint_boundary", "nobody waits at a checkpoint"},
        {"profile", kLog}}};
   block.apply(tuning);
   block.finish();

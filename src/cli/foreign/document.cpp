@@ -44,9 +44,9 @@ Json parse_json_document(std::string_view text, std::string_view path) {
     return true;
   };
   try {
-    return Json::parse(text, look);
+    return Json::parse(text, look, true, true);
   } catch (const Json::exception&) {
-    return parse_json(text, path);  // names the line
+    return parse_json(text, path, true);  // names the line
   }
 }
 

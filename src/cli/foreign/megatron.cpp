@@ -324,8 +324,9 @@ void take_warmup(Fields& top, const std::optional<Index>& length) {
     top.take_or("lr_warmup_iters", "schedule.warmup", "0");
   } else {
     if (top.find("lr_warmup_iters") != nullptr) top.ignore("lr_warmup_iters", "lr_warmup_fraction is given");
-    const double updates = *fraction * static_cast<double>(length.value_or(0));
-    if (length && updates == std::floor(updates))
+    // 0.07 * 100 is a little more than 7.
+    const double product = *fraction * static_cast<double>(length.value_or(0)), updates = std::round(product);
+    if (length && std::abs(product - updates) <= 1e-9 * updates)
       top.take("lr_warmup_fraction", "schedule.warmup", fmt::format("{:.0f}", updates));
     else
       top.refuse("lr_warmup_fraction", "no whole number of updates: use lr_warmup_iters");
