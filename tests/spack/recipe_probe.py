@@ -159,7 +159,7 @@ def main(recipe, *cmake_files):
     faults += [f"the recipe never sets the project's option {n}" for n in options - own]
 
     needed = {re.match(r"[\w-]+", a[0])[0] for a, _ in RECORD.get("depends_on", [])}
-    finders = r"\b(?:find_package|pkg_check_modules|cartan_find_library)\s*\(\s*(\w+)"
+    finders = r"\b(?:find_package|pkg_check_modules|cartan_find_library)\s*\(\s*([\w-]+)"
     for name in sorted(set(re.findall(finders, text)) - {"target"}):
         package = PROVIDES.get(name, name)
         if package is not None and package not in needed:
