@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "cli/foreign/batch.hpp"
 #include "cli/option_tables.hpp"
@@ -49,9 +50,10 @@ bool is_batch_overridden(const Parsed& parsed) {
 }
 
 void complete_batch(Parsed& parsed, Index replicas, Problems& problems) {
-  const foreign::Translation& translation = *parsed.translation;
+  foreign::Translation& translation = *parsed.translation;
   const std::vector<Option> options = config_options(parsed.config);
-  for (const foreign::Setting& setting : foreign::complete_batch(translation, replicas, problems)) {
+  std::vector<foreign::Setting> settings = foreign::complete_batch(translation, replicas, problems);
+  for (foreign::Setting& setting : settings) {
     const auto option =
         std::find_if(options.begin(), options.end(), [&](const Option& o) { return o.key == setting.key; });
     const Source source{Source::Kind::file, translation.source_of(setting)};
@@ -59,6 +61,7 @@ void complete_batch(Parsed& parsed, Index replicas, Problems& problems) {
       problems.add("{} = {} ({}): must be {}", setting.key, setting.text, to_string(source), *allowed);
     else
       parsed.sources[setting.key] = source;
+    translation.settings.push_back(std::move(setting));
   }
 }
 

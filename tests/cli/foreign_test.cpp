@@ -241,7 +241,9 @@ TEST(Batch, IsCheckedForTheRanksOfAJob) {
   EXPECT_THAT(config(micro, {"--ranks", "6"}).out,
               HasSubstr("\nglobal = 24                             # " + micro +
                         ": train_micro_batch_size_per_gpu and 6 replicas"));
-  EXPECT_THAT(config(micro, {"--mesh.dp", "2"}).out, HasSubstr("\nglobal = 8 "));
+  EXPECT_THAT(config(micro, {"--mesh.dp", "2"}).out,
+              AllOf(HasSubstr("\nglobal = 8 "),
+                    HasSubstr("#   train_micro_batch_size_per_gpu and 2 replicas  -> batch.global = 8\n")));
 }
 
 TEST(Megatron, ARealFileBecomesSettings) {

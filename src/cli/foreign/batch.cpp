@@ -26,8 +26,7 @@ void take_batch_terms(Fields& fields, const std::string& global, const std::stri
     batch.accumulation = {fields.full(accumulation), read_term(fields, accumulation)};
   if (batch.global.value) fields.take(global, "batch.global", fmt::format("{}", *batch.global.value));
   if (batch.micro.value) fields.take(micro, "batch.micro", fmt::format("{}", *batch.micro.value));
-  if (batch.accumulation.value)
-    fields.confirm(accumulation, "batch.global / (batch.micro * mesh.dp), which is checked");
+  if (batch.accumulation.value) fields.confirm(accumulation, "batch.global / (batch.micro * mesh.dp)");
 }
 
 std::optional<Index> replicas_of(const BatchTerms& batch) {

@@ -215,7 +215,7 @@ std::vector<std::string> report_lines(const Translation& translation) {
   std::vector<std::string> lines{fmt::format("{}: read as a configuration of {}",
                                              printable(translation.path, 4096), translation.format)};
   const auto said = [](const std::string& foreign, const std::string& value) {
-    return fmt::format("{} = {}", printable(foreign, 200), value);
+    return value.empty() ? printable(foreign, 200) : fmt::format("{} = {}", printable(foreign, 200), value);
   };
   const auto remarks = [&](const char* title, const std::vector<Remark>& list) {
     if (!list.empty()) lines.push_back(title);

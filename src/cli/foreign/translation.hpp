@@ -17,7 +17,8 @@
 namespace cartan::cli::foreign {
 
 /// A key of ours and its value. `foreign` is where the file says so, "zero_optimization.stage"; empty: the
-/// default of the format. Without a key of ours: what the file says is so anyway, and `text` says how.
+/// default of the format. `value` is empty where several keys together say it. Without a key of ours: what
+/// the file says is so anyway, and `text` says how.
 struct Setting {
   std::string foreign, value;
   std::string key, text;
