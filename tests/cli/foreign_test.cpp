@@ -130,6 +130,7 @@ TEST(Deepspeed, RefusesWhatChangesTheNumbers) {
     return refused_in(deepspeed(R"("optimizer": {"type": "Adam", "params": {)" + params + "}}"));
   };
   EXPECT_THAT(adam(R"("adam_w_mode": false, "weight_decay": 0.1)"), ElementsAre(HasSubstr("adam_w_mode")));
+  EXPECT_THAT(adam(R"("adam_w_mode": false, "weight_decay": "auto")"), ElementsAre(HasSubstr("adam_w_mode")));
   EXPECT_THAT(adam(R"("adam_w_mode": false, "weight_decay": 0)"), IsEmpty());
   EXPECT_THAT(adam(R"("adam_w_mode": true, "weight_decay": 0.1)"), IsEmpty());
   EXPECT_THAT(adam(R"("bias_correction": false)"), ElementsAre(HasSubstr("bias_correction")));

@@ -253,7 +253,7 @@ void take_optimizer_params(Fields& params, bool is_adamw, bool sets_rate, Transl
 
   const auto mode = params.flag("adam_w_mode");
   const double decay = params.number("weight_decay").value_or(0);
-  if (mode && !*mode && !is_adamw && decay != 0)
+  if (mode && !*mode && !is_adamw && (decay != 0 || params.is_auto("weight_decay")))
     params.refuse(
         "adam_w_mode",
         "with weight_decay this is Adam with an L2 term; cartan's decay is decoupled (AdamW): set it "

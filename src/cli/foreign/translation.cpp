@@ -143,8 +143,9 @@ void Fields::ignore(const std::string& name, std::string why) {
 void Fields::refuse(const std::string& name, std::string_view advice) {
   known_.insert(name);
   done_.insert(name);
-  to_->refused.push_back(
-      fmt::format("{}: {} = {}: {}", to_->path, printable(full(name), 200), said(name), advice));
+  const std::string value = said(name);
+  to_->refused.push_back(fmt::format("{}: {}{}: {}", to_->path, printable(full(name), 200),
+                                     value.empty() ? "" : " = " + value, advice));
 }
 
 bool Fields::take_if_said(const std::string& name, const std::string& key) {
