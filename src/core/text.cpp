@@ -110,4 +110,18 @@ std::optional<std::vector<bool>> parse_ranges(std::string_view list, std::int64_
   return named;
 }
 
+std::string format_ranges(const std::vector<bool>& named) {
+  if (std::find(named.begin(), named.end(), false) == named.end()) return "all";
+  std::string list;
+  for (std::size_t begin = 0; begin < named.size(); ++begin) {
+    if (!named[begin]) continue;
+    std::size_t last = begin;
+    while (last + 1 < named.size() && named[last + 1]) ++last;
+    list += fmt::format("{}{}", list.empty() ? "" : ",", begin);
+    if (last > begin) list += fmt::format("-{}", last);
+    begin = last;
+  }
+  return list;
+}
+
 }  // namespace cartan

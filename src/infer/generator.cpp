@@ -34,8 +34,8 @@ struct Generator::State {
         max_length(max_length_),
         rows(std::min(kPrefillRows, max_length_)),
         compute(parameters.compute_dtype()),
-        units(parameters.units()),
-        rope(model::make_rope_table(config_, max_length_, device_)) {
+        units(parameters.units()) {
+    turn_for(1);
     const auto& flat = parameters.layout().units();
     for (std::size_t i = 1; i + 1 < flat.size(); ++i)
       blocks.emplace_back(config, *flat[i].spec, model::TensorGroup(), model::ContextGroup());
@@ -46,7 +46,7 @@ struct Generator::State {
       memory.push_back(device.allocate(cache_bytes, MemoryKind::activations, "keys and values"));
       caches.push_back(device::as_matrix(memory.back().data(), compute, max_length, width));
     }
-    memory.push_back(device.allocate(narrow<std::size_t>(3 * rows) * sizeof(std::int32_t),
+    memory.push_back(device.allocate(narrow<std::size_t>(4 * rows) * sizeof(std::int32_t),
                                      MemoryKind::activations, "tokens"));
     integers = memory.back().as<std::int32_t>();
     memory.push_back(device.allocate(narrow<std::size_t>(config.vocab) * sizeof(float),
@@ -58,10 +58,19 @@ struct Generator::State {
     device::Arena measuring;
     const auto sim = device::make_sim_device(device::DeviceKind::cpu, {1});
     const std::vector<std::int32_t> zeros(narrow<std::size_t>(rows));
-    model::BatchView batch{{1, rows}, zeros, {}, zeros, zeros, {}};
+    model::BatchView batch{{1, rows}, zeros, {}, zeros, zeros, {}, zeros, {}};
     run_in({*sim, measuring, compute}, batch, 0);
     arena = std::make_unique<device::Arena>(
         device.allocate(measuring.peak(), MemoryKind::activations, "activations of generation"));
+  }
+
+  /// Positions turn as in a sequence of `length` tokens from now on. Whether they turned otherwise before.
+  bool turn_for(Index length) {
+    std::vector<double> wanted = model::rope_frequencies(config, length);
+    if (wanted == frequencies) return false;
+    frequencies = std::move(wanted);
+    rope = model::make_rope_table(config, max_length, device, DType::f32, length);
+    return true;
   }
 
   /// Runs tokens that follow `cached` earlier ones; logits then holds those of the last token.
@@ -79,6 +88,11 @@ struct Generator::State {
     batch.tokens = upload(tokens, 0);
     batch.positions = upload(positions, 1);
     batch.document_start = upload(starts, 2);
+    if (config.window > 0) {
+      for (std::size_t i = 0; i < starts.size(); ++i)
+        starts[i] = std::max(0, positions[i] + 1 - narrow<std::int32_t>(std::min(config.window, max_length)));
+      batch.window_start = upload(starts, 3);
+    }
     run_in({device, *arena, compute}, batch, cached);
   }
 
@@ -125,6 +139,7 @@ struct Generator::State {
   Index max_length, rows;
   DType compute;
   shard::FlatUnits units;
+  std::vector<double> frequencies;  ///< of the table
   model::RopeTable rope;
   std::vector<model::Block> blocks;
   const model::UnitSpec* head_spec = nullptr;
@@ -154,22 +169,25 @@ std::vector<std::int32_t> Generator::generate(std::span<const std::int32_t> prom
   if (length + options.max_new_tokens > s.max_length)
     throw ConfigError("prompt and new tokens are {} + {}, more than the {} that there is room for", length,
                       options.max_new_tokens, s.max_length);
-  for (Index begin = 0; begin < length; begin += s.rows)
-    s.run(prompt.subspan(static_cast<std::size_t>(begin),
-                         static_cast<std::size_t>(std::min(s.rows, length - begin))),
-          begin);
   const RandomStream random(options.seed, "sampling");
-  std::vector<std::int32_t> result;
+  std::vector<std::int32_t> ids(prompt.begin(), prompt.end());
+  Index cached = 0;
   for (Index i = 0; i < options.max_new_tokens; ++i) {
     const Index position = length + i;
+    if (s.turn_for(position)) cached = 0;  // the keys that were kept turned otherwise
+    while (cached < position) {
+      const Index count = std::min(s.rows, position - cached);
+      s.run(std::span(ids).subspan(narrow<std::size_t>(cached), narrow<std::size_t>(count)), cached);
+      cached += count;
+    }
     const std::int32_t token =
         s.next_token(options.sampling, random.uniform(static_cast<std::uint64_t>(position)), position);
-    result.push_back(token);
+    ids.push_back(token);
     if (on_token) on_token(token);
-    if (token == options.end_token || i + 1 == options.max_new_tokens) break;
-    s.run({&token, 1}, position);
+    if (token == options.end_token) break;
   }
-  return result;
+  ids.erase(ids.begin(), ids.begin() + narrow<std::ptrdiff_t>(length));
+  return ids;
 }
 
 }  // namespace cartan::infer

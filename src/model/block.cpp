@@ -29,6 +29,7 @@ Block::Block(const ModelConfig& config, const UnitSpec& unit, const TensorGroup&
       eps_(static_cast<float>(config.norm_eps)),
       bias_(config.qkv_bias),
       qk_norm_(config.qk_norm),
+      windowed_(config.windowed_layers()[static_cast<std::size_t>(unit.layer)]),
       fp8_(fp8) {
   const std::string& first = unit.parameters.front().name;
   const std::string prefix = first.substr(0, first.rfind("input_layernorm"));
@@ -74,8 +75,12 @@ AttentionOperands Block::operands(const BatchView& batch, const BlockActivations
           rotated_q(saved),
           rotated_k(saved),
           values(saved),
-          batch.document_start,
-          batch.all_document_start};
+          first_seen(batch),
+          windowed_ ? batch.all_window_start : batch.all_document_start};
+}
+
+std::span<const std::int32_t> Block::first_seen(const BatchView& batch) const {
+  return windowed_ ? batch.window_start : batch.document_start;
 }
 
 device::AttentionShape Block::attention_shape(device::SequenceShape shape) const {
@@ -198,7 +203,7 @@ void Block::decode(const BatchView& batch, const UnitView& unit, const RopeTable
   shape.q_first = cached;
   saved.attention = work.matrix(fresh, heads_ * head_dim_);
   work.ops().attention_forward(shape, rotated_q(saved), cache_k.row_block(0, shape.k_length),
-                               cache_v.row_block(0, shape.k_length), batch.document_start, saved.attention,
+                               cache_v.row_block(0, shape.k_length), first_seen(batch), saved.attention,
                                {}, work.stream());
   finish(batch, unit, saved, out, false, work);
 }

@@ -1,10 +1,13 @@
 // Presets, derived values, checks and the JSON form of the model description.
 #include "cartan/model/config.hpp"
 
+#include <algorithm>
 #include <array>
+#include <string_view>
 #include <utility>
 
 #include "cartan/core/json.hpp"
+#include "cartan/core/narrow.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/model/parameters.hpp"
 
@@ -32,6 +35,83 @@ constexpr std::array kPresets{
     Preset{"qwen3-0.6b", 1024, 28, 16, 8, 128, 3072, 151936, true, false, true, 1e6, 1e-6, 0},
 };
 
+constexpr std::array<std::string_view, 5> kFamilies{"llama", "mistral", "qwen2", "qwen3", "phi3"};
+constexpr std::array<std::string_view, 6> kRopeKinds{"none", "linear", "dynamic", "llama3", "yarn", "longrope"};
+
+void check_rope(const ModelConfig& c, Problems& problems) {
+  const RopeScaling& r = c.rope_scaling;
+  if (std::find(kRopeKinds.begin(), kRopeKinds.end(), r.kind) == kRopeKinds.end()) {
+    problems.add("model.rope-scaling = {}: use one of {}", r.kind, fmt::join(kRopeKinds, ", "));
+    return;
+  }
+  if (r.kind == "none") return;
+  if (r.kind != "longrope" && !(r.factor >= 1))
+    problems.add("model.rope-factor = {}: must be at least 1", r.factor);
+  if (r.kind != "linear" && r.original_length < 1)
+    problems.add("model.rope-original-length = {}: must be at least 1", r.original_length);
+  if (r.kind == "llama3" && !(r.low_freq_factor > 0 && r.high_freq_factor > r.low_freq_factor))
+    problems.add("model.rope-low-freq = {} and model.rope-high-freq = {}: must be positive and ascending",
+                 r.low_freq_factor, r.high_freq_factor);
+  if (!(r.attention_factor >= 0))
+    problems.add("model.rope-attention-factor = {}: must not be negative", r.attention_factor);
+  if (r.kind == "yarn" && !(r.beta_slow > 0 && r.beta_fast > r.beta_slow))
+    problems.add("model.rope-beta-slow = {} and model.rope-beta-fast = {}: must be positive and ascending",
+                 r.beta_slow, r.beta_fast);
+  if (r.kind != "longrope") return;
+  const auto pairs = static_cast<std::size_t>(c.rotary_dim / 2);
+  for (const auto& [key, factors] : {std::pair{"model.rope-short-factors", &r.short_factors},
+                                     std::pair{"model.rope-long-factors", &r.long_factors}})
+    if (factors->size() != pairs ||
+        !std::all_of(factors->begin(), factors->end(), [](double f) { return f > 0; }))
+      problems.add("{} has {} numbers: longrope needs a positive one for each of {} pairs of channels", key,
+                   factors->size(), pairs);
+  if (r.attention_factor == 0 && c.max_length < 1)
+    problems.add("model.max-length = {}: longrope needs it, or model.rope-attention-factor", c.max_length);
+}
+
+Json rope_to_json(const RopeScaling& r) {
+  Json json{{"kind", r.kind}};
+  if (r.kind == "none") return json;
+  if (r.kind != "longrope") json["factor"] = r.factor;
+  if (r.kind == "llama3") {
+    json["low_freq_factor"] = r.low_freq_factor;
+    json["high_freq_factor"] = r.high_freq_factor;
+  }
+  if (r.kind != "linear") json["original_length"] = r.original_length;
+  if (r.kind == "yarn") {
+    json["beta_fast"] = r.beta_fast;
+    json["beta_slow"] = r.beta_slow;
+  }
+  if (r.kind == "yarn" || r.kind == "longrope") json["attention_factor"] = r.attention_factor;
+  if (r.kind == "longrope") {
+    json["short_factors"] = r.short_factors;
+    json["long_factors"] = r.long_factors;
+  }
+  return json;
+}
+
+RopeScaling rope_from_json(const Json& json) {
+  RopeScaling r;
+  json.at("kind").get_to(r.kind);
+  if (r.kind == "none") return r;
+  if (r.kind != "longrope") json.at("factor").get_to(r.factor);
+  if (r.kind == "llama3") {
+    json.at("low_freq_factor").get_to(r.low_freq_factor);
+    json.at("high_freq_factor").get_to(r.high_freq_factor);
+  }
+  if (r.kind != "linear") json.at("original_length").get_to(r.original_length);
+  if (r.kind == "yarn") {
+    json.at("beta_fast").get_to(r.beta_fast);
+    json.at("beta_slow").get_to(r.beta_slow);
+  }
+  if (r.kind == "yarn" || r.kind == "longrope") json.at("attention_factor").get_to(r.attention_factor);
+  if (r.kind == "longrope") {
+    json.at("short_factors").get_to(r.short_factors);
+    json.at("long_factors").get_to(r.long_factors);
+  }
+  return r;
+}
+
 std::string divisors_text(Index value) {
   std::string text;
   for (Index d = 1; d <= value; ++d)
@@ -44,7 +124,17 @@ std::string divisors_text(Index value) {
 void ModelConfig::derive(Index tokenizer_vocab) {
   if (kv_heads == 0) kv_heads = heads;
   if (head_dim == 0 && heads > 0) head_dim = hidden / heads;
+  if (rotary_dim == 0) rotary_dim = head_dim;
   if (vocab == 0) vocab = tokenizer_vocab;
+}
+
+std::vector<bool> ModelConfig::windowed_layers() const {
+  if (window == 0 || window_layers == "all") return std::vector<bool>(narrow<std::size_t>(layers), window > 0);
+  const auto named = parse_ranges(window_layers, layers);
+  if (!named)
+    throw ConfigError("model.window-layers = {}: use all, or numbers from 0 to {} as in 0-{}", window_layers,
+                      layers - 1, (layers - 1) / 2);
+  return *named;
 }
 
 void check(const ModelConfig& c, Problems& problems) {
@@ -61,6 +151,10 @@ void check(const ModelConfig& c, Problems& problems) {
     problems.add("{} = {}: must be at least 1", key, value);
     usable = false;
   }
+  if (c.layers > kMostLayers) {
+    problems.add("model.layers = {}: must be at most {}", c.layers, kMostLayers);
+    usable = false;
+  }
   if (!usable) return;
   if (c.heads % c.kv_heads != 0)
     problems.add("model.heads = {} is not divisible by model.kv-heads = {}: use {}", c.heads, c.kv_heads,
@@ -74,16 +168,18 @@ void check(const ModelConfig& c, Problems& problems) {
   if (!(c.rope_theta > 0)) problems.add("model.rope-theta = {}: must be positive", c.rope_theta);
   if (!(c.norm_eps > 0)) problems.add("model.norm-eps = {}: must be positive", c.norm_eps);
   if (!(c.init_std > 0)) problems.add("model.init-std = {}: must be positive", c.init_std);
-  const RopeScaling& r = c.rope_scaling;
-  if (r.kind != "none" && r.kind != "llama3")
-    problems.add("model.rope-scaling = {}: use none or llama3", r.kind);
-  if (r.kind == "llama3" && !(r.factor >= 1 && r.low_freq_factor > 0 &&
-                              r.high_freq_factor > r.low_freq_factor && r.original_length > 0))
-    problems.add(
-        "model.rope-scaling = llama3 needs factor >= 1, 0 < low-freq < high-freq and a positive original "
-        "length; got {}, "
-        "{}, {}, {}",
-        r.factor, r.low_freq_factor, r.high_freq_factor, r.original_length);
+  if (c.rotary_dim % 2 != 0 || c.rotary_dim > c.head_dim || c.rotary_dim < 2)
+    problems.add("model.rotary-dim = {}: must be an even number from 2 to model.head-dim = {}", c.rotary_dim,
+                 c.head_dim);
+  if (c.window < 0) problems.add("model.window = {}: must not be negative", c.window);
+  try {
+    c.windowed_layers();
+  } catch (const ConfigError& error) {
+    problems.add("{}", error.what());
+  }
+  if (!c.family.empty() && std::find(kFamilies.begin(), kFamilies.end(), c.family) == kFamilies.end())
+    problems.add("model.family = {}: use one of {}", c.family, fmt::join(kFamilies, ", "));
+  check_rope(c, problems);
 }
 
 std::vector<std::string> preset_names() {
@@ -130,13 +226,15 @@ Json to_json(const ModelConfig& c) {
             {"qkv_bias", c.qkv_bias},     {"qk_norm", c.qk_norm},
             {"rope_theta", c.rope_theta}, {"norm_eps", c.norm_eps},
             {"init_std", c.init_std}};
-  json["rope_scaling"] = Json{{"kind", c.rope_scaling.kind}};
-  if (c.rope_scaling.kind != "none") {
-    json["rope_scaling"]["factor"] = c.rope_scaling.factor;
-    json["rope_scaling"]["low_freq_factor"] = c.rope_scaling.low_freq_factor;
-    json["rope_scaling"]["high_freq_factor"] = c.rope_scaling.high_freq_factor;
-    json["rope_scaling"]["original_length"] = c.rope_scaling.original_length;
+  json["rope_scaling"] = rope_to_json(c.rope_scaling);
+  // What other models have not is left away.
+  if (c.rotary_dim != c.head_dim) json["rotary_dim"] = c.rotary_dim;
+  if (c.window > 0) {
+    json["window"] = c.window;
+    json["window_layers"] = c.window_layers;
   }
+  if (c.max_length > 0) json["max_length"] = c.max_length;
+  if (!c.family.empty()) json["family"] = c.family;
   return json;
 }
 
@@ -156,14 +254,12 @@ ModelConfig model_config_from_json(const Json& json, const std::string& where) {
     json.at("rope_theta").get_to(c.rope_theta);
     json.at("norm_eps").get_to(c.norm_eps);
     json.at("init_std").get_to(c.init_std);
-    const Json& rope = json.at("rope_scaling");
-    rope.at("kind").get_to(c.rope_scaling.kind);
-    if (c.rope_scaling.kind != "none") {
-      rope.at("factor").get_to(c.rope_scaling.factor);
-      rope.at("low_freq_factor").get_to(c.rope_scaling.low_freq_factor);
-      rope.at("high_freq_factor").get_to(c.rope_scaling.high_freq_factor);
-      rope.at("original_length").get_to(c.rope_scaling.original_length);
-    }
+    c.rope_scaling = rope_from_json(json.at("rope_scaling"));
+    c.rotary_dim = json.value("rotary_dim", c.head_dim);
+    c.window = json.value("window", c.window);
+    c.window_layers = json.value("window_layers", c.window_layers);
+    c.max_length = json.value("max_length", c.max_length);
+    c.family = json.value("family", c.family);
   } catch (const nlohmann::json::exception& error) {
     throw DataError("{}: the model description is incomplete or wrong: {}", where, error.what());
   }

@@ -57,6 +57,7 @@ UnitSpec describe_block(const ModelConfig& c, Index layer, TensorSlice tensor) {
   UnitBuilder b{tensor, {}};
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
   b.unit.name = "layer " + std::to_string(layer);
+  b.unit.layer = layer;
   const Index q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
   const Split heads{0, c.heads, c.head_dim}, kv_heads{0, c.kv_heads, c.head_dim}, ffn{0, c.ffn};
   b.add(prefix + "input_layernorm.weight", {c.hidden}, Init::ones);

@@ -32,6 +32,7 @@ data::Batch rows_of_rank(const data::Batch& whole, int rank, int ranks) {
       copy(whole.targets, rows.targets);
       copy(whole.positions, rows.positions);
       copy(whole.document_start, rows.document_start);
+      if (!whole.window_start.empty()) copy(whole.window_start, rows.window_start);
     }
   return rows;
 }

@@ -12,9 +12,10 @@
 
 namespace cartan::train {
 
-/// Bytes that upload needs for micro-batches of up to `tokens` tokens.
-inline std::size_t batch_bytes(Index tokens) {
-  return 4 * narrow<std::size_t>(tokens) * sizeof(std::int32_t);
+/// Bytes that upload needs for micro-batches of up to `tokens` tokens, of a model with layers that see a window
+/// or without.
+inline std::size_t batch_bytes(Index tokens, bool has_window) {
+  return (has_window ? 5 : 4) * narrow<std::size_t>(tokens) * sizeof(std::int32_t);
 }
 
 /// Copies a micro-batch into `memory`; `host` must live until the compute stream has passed this point.
@@ -33,6 +34,7 @@ inline model::BatchView upload(const data::Batch& host, void* memory, device::De
   view.targets = copy(host.targets);
   view.positions = copy(host.positions);
   view.document_start = copy(host.document_start);
+  if (!host.window_start.empty()) view.window_start = copy(host.window_start);
   return view;
 }
 

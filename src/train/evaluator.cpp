@@ -28,8 +28,8 @@ class Forward {
     model::Stage rehearsed = make_stage(*sim, measuring);
     model::Flight flight;
     const std::vector<std::int32_t> zeros(static_cast<std::size_t>(shape.tokens()));
-    flight.batch = {shape, zeros, zeros, zeros, zeros, {}};
-    const device::ArenaPiece integers = measuring.take(batch_bytes(shape.tokens()));
+    flight.batch = {shape, zeros, zeros, zeros, zeros, {}, zeros, {}};
+    const device::ArenaPiece integers = measuring.take(batch_bytes(shape.tokens(), config_.window > 0));
     rehearsed.forward(flight, units_, false);
     rehearsed.loss(flight, units_);
     arena_ = std::make_unique<device::Arena>(
@@ -37,11 +37,12 @@ class Forward {
     stage_ = std::make_unique<model::Stage>(make_stage(device, *arena_));
   }
 
-  /// Losses of the rows.
-  std::vector<float> losses(const data::Batch& host) {
+  /// Losses of the rows. Sets the batch's window.
+  std::vector<float> losses(data::Batch& host) {
+    data::set_window(host, config_.window);
     flight_ = {};
     integers_.reset();
-    integers_ = arena_->take(batch_bytes(host.sequences * host.seq));
+    integers_ = arena_->take(batch_bytes(host.sequences * host.seq, config_.window > 0));
     flight_.batch = upload(host, integers_.data(), device_);
     stage_->forward(flight_, units_, false);
     stage_->loss(flight_, units_);

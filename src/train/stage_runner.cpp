@@ -45,7 +45,8 @@ StageRunner::StageRunner(const Config& config, const BatchShare& share,
       context_(mesh.axis(comm::Axis::cp), model::context_exchange_from_name(config.context.exchange), device,
                overlap),
       context_comm_(mesh.axis(comm::Axis::cp)),
-      seq_(config.data.seq / config.mesh.context()) {
+      seq_(config.data.seq / config.mesh.context()),
+      window_(config.model.window) {
   const device::SequenceShape micro{config.batch.micro, seq_};
   auto options = stage_options(config, share, micro, model::part_of(config.model, tensor_.slice()).vocab);
   options.fp8 = fp8;
@@ -79,6 +80,7 @@ const StageRunner::HostBatch& StageRunner::load(Index micro_batch, const NextBat
       spares_.pop_back();
     }
     next(batch.whole);
+    data::set_window(batch.whole.batch, window_);
     if (context_.is_alone()) continue;
     batch.rows = rows_of_rank(batch.whole.batch, context_.rank(), context_.size());
     if (device_.kind() != device::DeviceKind::sim) check_rows(batch.rows, context_comm_);
@@ -97,17 +99,21 @@ StageRunner::InFlight& StageRunner::start(Key key, const NextBatch& next) {
   const HostBatch& host = load(key.micro_batch, next);
   InFlight& one = in_flight_[key];
   const data::Batch& own = host.own(!context_.is_alone());
-  const Index whole = context_.is_alone() ? 0 : host.whole.batch.sequences * host.whole.batch.seq;
-  one.integers =
-      arena_.take(batch_bytes(own.sequences * own.seq) + narrow<std::size_t>(whole) * sizeof(std::int32_t));
-  one.flight.batch = upload(own, one.integers.data(), device_);
-  if (whole > 0) {
-    auto* all = reinterpret_cast<std::int32_t*>(static_cast<std::byte*>(one.integers.data()) +
-                                                batch_bytes(own.sequences * own.seq));
-    device_.copy_in(all, host.whole.batch.document_start.data(),
-                    narrow<std::size_t>(whole) * sizeof(std::int32_t), device_.compute_stream());
-    one.flight.batch.all_document_start = {all, narrow<std::size_t>(whole)};
-  }
+  const data::Batch& whole = host.whole.batch;
+  const std::size_t own_bytes = batch_bytes(own.sequences * own.seq, window_ > 0);
+  // Starts of all rows, where they are cut.
+  const std::size_t all = context_.is_alone() ? 0 : whole.document_start.size() + whole.window_start.size();
+  one.integers = arena_.take(own_bytes + all * sizeof(std::int32_t));
+  model::BatchView& batch = one.flight.batch;
+  batch = upload(own, one.integers.data(), device_);
+  if (all == 0) return one;
+  auto* next_free = reinterpret_cast<std::int32_t*>(static_cast<std::byte*>(one.integers.data()) + own_bytes);
+  const auto copy = [&](const std::vector<std::int32_t>& values) {
+    device_.copy_in(next_free, values.data(), values.size() * sizeof(std::int32_t), device_.compute_stream());
+    return std::span<const std::int32_t>(std::exchange(next_free, next_free + values.size()), values.size());
+  };
+  batch.all_document_start = copy(whole.document_start);
+  if (window_ > 0) batch.all_window_start = copy(whole.window_start);
   return one;
 }
 

@@ -89,7 +89,7 @@ class StageRunner {
   model::TensorGroup tensor_;
   model::ContextGroup context_;
   comm::Communicator& context_comm_;
-  Index seq_;
+  Index seq_, window_;
   std::vector<model::Stage> stages_;
   std::vector<std::size_t> first_units_;  ///< of the stages, in the layout
   std::unique_ptr<comm::Communicator> activations_comm_, gradients_comm_;

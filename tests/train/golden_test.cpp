@@ -101,7 +101,7 @@ TEST_P(Golden, LogitsHiddenStatesAndLossMatch) {
   options.head_slots = options.gradient_slots = 1;
   model::Stage stage(model, {0, model.layers + 2}, options, {}, {}, *device_, arena);
   model::Flight flight;
-  const device::ArenaPiece integers = arena.take(train::batch_bytes(66));
+  const device::ArenaPiece integers = arena.take(train::batch_bytes(66, false));
   flight.batch = train::upload(micro.batch, integers.data(), *device_);
   auto units = state.units();
   stage.forward(flight, units, true);

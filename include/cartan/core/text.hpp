@@ -25,5 +25,7 @@ std::string_view trim(std::string_view text);
 /// Which of the numbers below `size` a list such as "0-3,7" names; nothing where it is no such list or names
 /// others.
 std::optional<std::vector<bool>> parse_ranges(std::string_view list, std::int64_t size);
+/// Such a list; "all" where it would name all.
+std::string format_ranges(const std::vector<bool>& named);
 
 }  // namespace cartan

@@ -26,6 +26,9 @@ struct BatchView {
   std::span<const std::int32_t>
       document_start;  ///< first token of the same document, as index into the whole sequence
   std::span<const std::int32_t> all_document_start;  ///< of all rows of the sequences, where they are cut
+  /// The same for layers that see a window: the first token of the document that is not too far away. Empty
+  /// where no layer does.
+  std::span<const std::int32_t> window_start, all_window_start;
 };
 
 /// A unit's parameters in the dtype of computing, and where its gradients go.
@@ -36,17 +39,29 @@ struct UnitView {
   device::GradientView matrix_gradient;  ///< of the head only: where the gradient of its [V, D] matrix goes
 };
 
-/// Cosines and sines of all positions, fp32 [positions, head_dim / 2].
+/// Cosines and sines of all positions, fp32 [positions, rotary_dim / 2].
 struct RopeTable {
   device::Buffer buffer;
   device::ConstMatrix cosines, sines;
 };
-/// Computed in double. With `llama3` scaling frequencies are divided by `factor` below low_freq_factor turns
-/// over the original length, kept above high_freq_factor, blended between (Llama 3 release, 2024). The values
-/// are rounded to `rounding` (fp32, bf16 or fp16).
+/// For sequences of `length` tokens (0: as many as there are positions), which dynamic and longrope go by.
+/// Computed in double, times rope_magnitude(), rounded to `rounding` (fp32, bf16 or fp16).
 RopeTable make_rope_table(const ModelConfig& config, Index positions, device::Device& device,
-                          DType rounding = DType::f32);
-std::vector<double> rope_frequencies(const ModelConfig& config);
+                          DType rounding = DType::f32, Index length = 0);
+/// Radians a position, of each pair of channels, in a sequence of `length` tokens.
+///   linear    all divided by `factor`                                  (Chen et al. 2023, arXiv:2306.15595)
+///   dynamic   the base grows with the length beyond the original one
+///   llama3    divided by `factor` below low_freq_factor turns over the original length, kept above
+///             high_freq_factor, blended between                        (Llama 3 release, 2024)
+///   yarn      likewise between beta_slow and beta_fast, on a ramp over the pairs
+///                                                                      (Peng et al. 2023, arXiv:2309.00071)
+///   longrope  each divided by its own factor, one list up to the original length and one beyond
+///                                                                      (Ding et al. 2024, arXiv:2402.13753)
+std::vector<double> rope_frequencies(const ModelConfig& config, Index length);
+/// What cosines and sines are multiplied by: 1 but for yarn and longrope.
+double rope_magnitude(const ModelConfig& config);
+/// Whether a longer sequence turns all its positions otherwise, so that keys cannot be kept.
+bool rope_depends_on_length(const ModelConfig& config);
 
 /// What forward keeps for the backward pass of one block. T: rows of the micro-batch; R: those of them that
 /// this rank of tensor parallelism owns; H, K, F: its heads, key/value heads and feed-forward columns.
@@ -144,6 +159,8 @@ class Block {
   device::ConstMatrix rotated_k(const BlockActivations& saved) const;
   device::ConstMatrix values(const BlockActivations& saved) const;
   AttentionOperands operands(const BatchView& batch, const BlockActivations& saved) const;
+  /// The first key that each row sees.
+  std::span<const std::int32_t> first_seen(const BatchView& batch) const;
   device::AttentionShape attention_shape(device::SequenceShape shape) const;
   const Fp8Linear& fp8(BlockLinear which) const { return fp8_[static_cast<std::size_t>(which)]; }
 
@@ -151,7 +168,7 @@ class Block {
   ContextGroup context_;
   Index hidden_, heads_, kv_heads_, head_dim_, ffn_;
   float eps_;
-  bool bias_, qk_norm_;
+  bool bias_, qk_norm_, windowed_;
   Offsets at_;
   Fp8Linears fp8_;
 };

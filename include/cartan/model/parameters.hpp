@@ -62,6 +62,7 @@ void for_each_run(const ParameterSpec& parameter, Index begin, Index end, const 
 /// order, so that each group is also one matrix.
 struct UnitSpec {
   std::string name;
+  Index layer = -1;  ///< of a block, from 0
   std::vector<ParameterSpec> parameters;
   Index elements = 0;
 
