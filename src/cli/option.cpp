@@ -16,6 +16,10 @@ template <class T>
 constexpr bool kIsNumber = std::is_arithmetic_v<T> && !std::is_same_v<T, bool>;
 
 template <class T>
+constexpr bool kIsList =
+    std::is_same_v<T, std::vector<std::string>> || std::is_same_v<T, std::vector<double>>;
+
+template <class T>
 bool is_inside(T value, const Range& range) {
   const auto number = static_cast<double>(value);
   const bool low = range.open_low ? number > range.low : number >= range.low;
@@ -78,6 +82,17 @@ bool assign(std::vector<std::string>& target, const Option&, std::string_view te
   return true;
 }
 
+bool assign(std::vector<double>& target, const Option& option, std::string_view text) {
+  std::vector<double> values;
+  for (const std::string& word : split_words(text)) {
+    const auto value = parse_number<double>(word);
+    if (!value || !is_inside(*value, option.range)) return false;
+    values.push_back(*value);
+  }
+  target = std::move(values);
+  return true;
+}
+
 std::string range_text(const Range& range) {
   const bool low = std::isfinite(range.low), high = std::isfinite(range.high);
   if (low && high && !range.open_low && !range.open_high)
@@ -92,7 +107,8 @@ std::string range_text(const Range& range) {
 }  // namespace
 
 bool is_list(const Option& option) {
-  return std::holds_alternative<std::vector<std::string>*>(option.target);
+  return std::holds_alternative<std::vector<std::string>*>(option.target) ||
+         std::holds_alternative<std::vector<double>*>(option.target);
 }
 
 std::vector<std::string> split_words(std::string_view text) {
@@ -119,7 +135,7 @@ std::string value_text(const Option& option) {
   return std::visit(
       [](const auto* target) -> std::string {
         using T = std::remove_cvref_t<decltype(*target)>;
-        if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+        if constexpr (kIsList<T>) {
           return fmt::format("{}", fmt::join(*target, " "));
         } else {
           return fmt::format("{}", *target);
@@ -134,6 +150,8 @@ std::string allowed_text(const Option& option) {
         using T = std::remove_cvref_t<decltype(*target)>;
         if constexpr (std::is_same_v<T, bool>) {
           return "true or false";
+        } else if constexpr (std::is_same_v<T, std::vector<double>>) {
+          return "numbers" + range_text(option.range);
         } else if constexpr (kIsNumber<T>) {
           Range range = option.range;
           // The type's own end is named where a value that fits the range could still be too large for it.
@@ -161,6 +179,7 @@ std::string placeholder(const Option& option) {
         if constexpr (std::is_same_v<T, bool>) return "true|false";
         if constexpr (std::is_floating_point_v<T>) return "X";
         if constexpr (kIsNumber<T>) return "N";
+        if constexpr (std::is_same_v<T, std::vector<double>>) return "X...";
         return std::is_same_v<T, std::vector<std::string>> ? "TEXT..." : "TEXT";
       },
       option.target);

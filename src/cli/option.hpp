@@ -16,8 +16,8 @@
 namespace cartan::cli {
 
 /// The variable of an option. Its value before parsing is the default.
-using Target =
-    std::variant<bool*, int*, Index*, std::uint64_t*, double*, std::string*, std::vector<std::string>*>;
+using Target = std::variant<bool*, int*, Index*, std::uint64_t*, double*, std::string*,
+                            std::vector<std::string>*, std::vector<double>*>;
 
 /// Numbers from `low` to `high`; `open_*` excludes the end itself.
 struct Range {

@@ -10,6 +10,7 @@
 #include "cartan/core/file.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/core/version.hpp"
+#include "cartan/train/model_source.hpp"
 #include "cli/command_line.hpp"
 #include "cli/foreign/translate.hpp"
 #include "cli/ini.hpp"
@@ -103,17 +104,29 @@ void read_foreign_into(const std::string& path, Parsed& parsed, std::vector<Assi
   for (const std::string& line : translation.refused) problems.add("{}", line);
 }
 
-/// The preset that wins fills the whole section before any other value is set.
-void apply_preset(const std::vector<Assignment>& assignments, Parsed& parsed) {
-  const auto last = std::find_if(assignments.rbegin(), assignments.rend(),
-                                 [](const Assignment& a) { return a.key == "model.preset"; });
-  if (last == assignments.rend() || last->text.empty()) return;
-  const std::vector<std::string> known = model::preset_names();
-  if (std::find(known.begin(), known.end(), last->text) == known.end()) return;  // apply() reports it
-  parsed.config.model = model::preset(last->text);
+/// The model that wins, a preset or one that exists, fills the whole section before any other value is set.
+void apply_model(const std::vector<Assignment>& assignments, Parsed& parsed) {
+  const auto last_of = [&](std::string_view key) {
+    const auto last = std::find_if(assignments.rbegin(), assignments.rend(),
+                                   [&](const Assignment& a) { return a.key == key; });
+    return last == assignments.rend() ? std::string() : last->text;
+  };
+  const std::string preset = last_of("model.preset"), from = last_of("model.from");
+  Source source;
+  if (!from.empty()) {
+    if (!preset.empty())
+      throw ConfigError("model.from = {} and model.preset = {}: use one of them", from, preset);
+    parsed.config.model = train::describe_model(from);
+    source = {Source::Kind::model, from};
+  } else {
+    const std::vector<std::string> known = model::preset_names();
+    if (std::find(known.begin(), known.end(), preset) == known.end()) return;  // apply() reports it
+    parsed.config.model = model::preset(preset);
+    source = {Source::Kind::preset, preset};
+  }
   train::Config unused;
   for (const Option& option : config_options(unused)) {
-    if (section_of(option.key) == "model") parsed.sources[option.key] = {Source::Kind::preset, last->text};
+    if (section_of(option.key) == "model") parsed.sources[option.key] = source;
   }
 }
 
@@ -150,6 +163,8 @@ std::string to_string(const Source& source) {
   switch (source.kind) {
     case Source::Kind::preset:
       return "preset " + source.name;
+    case Source::Kind::model:
+      return "model " + source.name;
     case Source::Kind::file:
       return source.name;
     case Source::Kind::command_line:
@@ -179,7 +194,7 @@ Parsed parse(const CommandSpec& spec, std::span<const std::string> words) {
   for (const auto& [key, text] : line.values) assignments.push_back({key, text, {}});
 
   options.insert(options.end(), spec.options.begin(), spec.options.end());
-  apply_preset(assignments, parsed);
+  apply_model(assignments, parsed);
   apply(assignments, options, parsed.sources, usage, values);
   check_required(spec, assignments, usage);
   const bool is_refused = parsed.translation && !parsed.translation->refused.empty();

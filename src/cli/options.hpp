@@ -1,6 +1,6 @@
 // What the user said: options of the command line and of INI files merged into a configuration, each value
-// with its source. Defaults < model.preset < a configuration of another trainer < files in their order <
-// command line.
+// with its source. Defaults < model.preset or model.from < a configuration of another trainer < files in their
+// order < command line.
 //
 // How a command uses it (command.hpp has the class around it):
 //   CommandSpec spec{.name = "generate", .uses = {"model", "data.tokenizer", "run.dir"}, ...};
@@ -26,9 +26,10 @@ namespace cartan::cli {
 
 /// Where a value came from.
 struct Source {
-  enum class Kind { preset, file, command_line, derived };
+  enum class Kind { preset, model, file, command_line, derived };
   Kind kind = Kind::command_line;
-  std::string name = {};  ///< the preset, FILE:LINE, or "ds_config.json: zero_optimization.stage"
+  /// The preset, the path of the model, FILE:LINE, or "ds_config.json: zero_optimization.stage".
+  std::string name = {};
   friend bool operator==(const Source&, const Source&) = default;
 };
 /// "preset llama3-8b", "run.ini:4", "command line", "derived".

@@ -87,6 +87,10 @@ double rope_magnitude(const ModelConfig& c) {
   return factor > 1 ? std::sqrt(1.0 + std::log(factor) / std::log(original)) : 1.0;
 }
 
+bool rope_magnitude_follows_length(const ModelConfig& c) {
+  return c.rope_scaling.kind == "longrope" && c.rope_scaling.attention_factor == 0;
+}
+
 bool rope_depends_on_length(const ModelConfig& c) {
   return c.rope_scaling.kind == "dynamic" || c.rope_scaling.kind == "longrope";
 }
@@ -101,8 +105,8 @@ float rounded(double value, DType dtype) {
 
 }  // namespace
 
-RopeTable make_rope_table(const ModelConfig& config, Index positions, device::Device& device,
-                          DType rounding, Index length) {
+RopeTable make_rope_table(const ModelConfig& config, Index positions, device::Device& device, DType rounding,
+                          Index length) {
   const std::vector<double> frequencies = rope_frequencies(config, length > 0 ? length : positions);
   const double magnitude = rope_magnitude(config);
   const auto pairs = narrow<Index>(frequencies.size());
@@ -111,7 +115,8 @@ RopeTable make_rope_table(const ModelConfig& config, Index positions, device::De
     for (Index i = 0; i < pairs; ++i) {
       const double angle = static_cast<double>(p) * frequencies[static_cast<std::size_t>(i)];
       host[static_cast<std::size_t>(p * pairs + i)] = rounded(magnitude * std::cos(angle), rounding);
-      host[static_cast<std::size_t>((positions + p) * pairs + i)] = rounded(magnitude * std::sin(angle), rounding);
+      host[static_cast<std::size_t>((positions + p) * pairs + i)] =
+          rounded(magnitude * std::sin(angle), rounding);
     }
   }
   RopeTable table;

@@ -142,16 +142,20 @@ void FlatState::wait_until_free(const GradientPart& part) {
     if (begin == part.begin) device_.compute_stream().wait(busy);
 }
 
+void FlatState::clear() {
+  const auto fill = [&](const device::Buffer& buffer, DType dtype) {
+    const auto elements = narrow<Index>(buffer.size_bytes() / size_of(dtype));
+    if (elements > 0) device_.ops().fill_zero({buffer.data(), dtype, elements}, device_.compute_stream());
+  };
+  fill(whole_, options_.compute);  // the gaps between units too
+  fill(master_, DType::f32);
+  fill(shards_, options_.compute);
+  fill(moments_, DType::f32);
+}
+
 void FlatState::initialise(const model::ModelConfig& config, std::uint64_t seed) {
   device::Stream& stream = device_.compute_stream();
-  const auto clear = [&](const device::Buffer& buffer, DType dtype) {
-    const auto elements = narrow<Index>(buffer.size_bytes() / size_of(dtype));
-    if (elements > 0) device_.ops().fill_zero({buffer.data(), dtype, elements}, stream);
-  };
-  clear(whole_, options_.compute);  // the gaps between units too
-  clear(master_, DType::f32);
-  clear(shards_, options_.compute);
-  clear(moments_, DType::f32);
+  clear();
   std::vector<float> host;
   for_each_part(layout_, &GradientPart::owned,
                 [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {

@@ -4,10 +4,13 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "cartan/core/bfloat16.hpp"
 #include "cartan/core/error.hpp"
+#include "cartan/core/float16.hpp"
 #include "cartan/core/json.hpp"
 #include "cartan/core/narrow.hpp"
 
@@ -45,7 +48,48 @@ T load(std::span<const std::byte> bytes, std::size_t i) {
   return value;
 }
 
+/// Converts elements one by one.
+template <class T, class Convert>
+void convert(std::span<const std::byte> bytes, float* out, Convert&& to) {
+  for (std::size_t i = 0; i < bytes.size() / sizeof(T); ++i) out[i] = to(load<T>(bytes, i));
+}
+
+/// The header; a name twice is an error, which the parser would pass over.
+Json parse_header(std::string_view text, const std::string& where) {
+  std::unordered_set<std::string> names;
+  parse_json(text, where);
+  return Json::parse(text, [&](int depth, Json::parse_event_t event, const Json& parsed) {
+    if (event == Json::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second)
+      throw DataError("{}: two tensors have the name {}", where, parsed.get<std::string>());
+    return true;
+  });
+}
+
 }  // namespace
+
+void read_floats(const NamedTensor& tensor, Index first, Index count, float* out) {
+  const std::size_t size = size_of(tensor.dtype);
+  const auto bytes =
+      tensor.bytes.subspan(narrow<std::size_t>(first) * size, narrow<std::size_t>(count) * size);
+  switch (tensor.dtype) {
+    case DType::f32:
+      if (!bytes.empty()) std::memcpy(out, bytes.data(), bytes.size());
+      return;
+    case DType::bf16:
+      return convert<std::uint16_t>(bytes, out, [](std::uint16_t bits) { return to_float(BFloat16{bits}); });
+    case DType::f16:
+      return convert<std::uint16_t>(bytes, out, [](std::uint16_t bits) { return to_float(Float16{bits}); });
+    case DType::f64:
+      return convert<double>(bytes, out, [](double value) { return static_cast<float>(value); });
+    case DType::i32:
+      return convert<std::int32_t>(bytes, out, [](std::int32_t value) { return static_cast<float>(value); });
+    case DType::i64:
+      return convert<std::int64_t>(bytes, out, [](std::int64_t value) { return static_cast<float>(value); });
+    case DType::e4m3:
+    case DType::e5m2:
+      throw DataError("tensor {} is {}, which is not converted", tensor.name, name_of(tensor.dtype));
+  }
+}
 
 void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors) {
   Json header = Json::object();
@@ -77,7 +121,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
   if (length > kMaxHeader || length > bytes.size() - kPrefix)
     throw DataError("{}: no safetensors file, or truncated: its header should have {} bytes, the file has {}",
                     where, length, bytes.size());
-  const Json header = parse_json(
+  const Json header = parse_header(
       {reinterpret_cast<const char*>(bytes.data()) + kPrefix, static_cast<std::size_t>(length)}, where);
   if (!header.is_object()) throw DataError("{}: the safetensors header is no JSON object", where);
   const std::span<const std::byte> data = bytes.subspan(kPrefix + static_cast<std::size_t>(length));
@@ -102,6 +146,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
             "{}: tensor {}: bytes {} to {} do not fit its shape or the file's {} bytes of data (truncated?)",
             where, name, begin, end, data.size());
       tensor.bytes = data.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+      numbers_.emplace(name, tensors_.size());
       tensors_.push_back(std::move(tensor));
     } catch (const nlohmann::json::exception& error) {
       throw DataError("{}: the entry of tensor {} is wrong: {}", where, name, error.what());
@@ -116,43 +161,18 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
       throw DataError("{}: tensors {} and {} overlap", where, order[i - 1]->name, order[i]->name);
 }
 
-bool SafetensorsFile::contains(const std::string& name) const {
-  return std::any_of(tensors_.begin(), tensors_.end(), [&](const NamedTensor& t) { return t.name == name; });
-}
+bool SafetensorsFile::contains(const std::string& name) const { return numbers_.contains(name); }
 
 const NamedTensor& SafetensorsFile::tensor(const std::string& name) const {
-  for (const NamedTensor& tensor : tensors_)
-    if (tensor.name == name) return tensor;
-  throw DataError("{}: has no tensor {}", path_.string(), name);
+  const auto found = numbers_.find(name);
+  if (found == numbers_.end()) throw DataError("{}: has no tensor {}", path_.string(), name);
+  return tensors_[found->second];
 }
 
 std::vector<float> SafetensorsFile::floats(const std::string& name) const {
   const NamedTensor& t = tensor(name);
   std::vector<float> values(t.bytes.size() / size_of(t.dtype));
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    switch (t.dtype) {
-      case DType::f32:
-        values[i] = load<float>(t.bytes, i);
-        break;
-      case DType::f64:
-        values[i] = static_cast<float>(load<double>(t.bytes, i));
-        break;
-      case DType::bf16:
-        values[i] = to_float({load<std::uint16_t>(t.bytes, i)});
-        break;
-      case DType::i32:
-        values[i] = static_cast<float>(load<std::int32_t>(t.bytes, i));
-        break;
-      case DType::i64:
-        values[i] = static_cast<float>(load<std::int64_t>(t.bytes, i));
-        break;
-      case DType::f16:
-      case DType::e4m3:
-      case DType::e5m2:
-        throw DataError("{}: tensor {} is {}, which is not converted", path_.string(), name,
-                        name_of(t.dtype));
-    }
-  }
+  read_floats(t, 0, narrow<Index>(values.size()), values.data());
   return values;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <string_view>
 #include <unordered_map>
 
@@ -22,15 +23,18 @@ constexpr std::array kParts{Part{"model/", &shard::FlatState::master},
 
 constexpr const char* kFp8History = "fp8/amax_history";
 
+/// Reads elements [first, first + count) of a whole parameter.
+using ReadElements = std::function<void(Index first, Index count, float* out)>;
+
 /// Reads elements [begin, end) of a parameter's part into `out`. Where they lie in short runs, whole rows are
 /// read and the columns picked.
-void read_part(const store::CheckpointReader& reader, const std::string& name,
-               const model::ParameterSpec& parameter, Index begin, Index end, float* out) {
+void read_part(const ReadElements& read, const model::ParameterSpec& parameter, Index begin, Index end,
+               float* out) {
   constexpr Index kLongRun = 4096, kPiece = Index{1} << 20;
   const Index row = parameter.part.back(), whole_row = parameter.shape.back();
   if (row == whole_row || row >= kLongRun || parameter.tensor_dim != 1) {
     model::for_each_run(parameter, begin, end, [&](Index whole, Index part, Index count) {
-      reader.read(name, whole, count, out + (part - begin));
+      read(whole, count, out + (part - begin));
     });
     return;
   }
@@ -39,7 +43,7 @@ void read_part(const store::CheckpointReader& reader, const std::string& name,
   for (Index first = begin / row; first * row < end; first += rows_at_once) {
     const Index count = std::min<Index>(rows_at_once, ceil_div(end, row) - first);
     rows.resize(narrow<std::size_t>(count * whole_row));
-    reader.read(name, first * whole_row, count * whole_row, rows.data());
+    read(first * whole_row, count * whole_row, rows.data());
     const Index from = std::max(begin, first * row), to = std::min(end, (first + count) * row);
     model::for_each_run(parameter, from, to, [&](Index whole, Index part, Index length) {
       std::copy_n(rows.data() + (whole - first * whole_row), length, out + (part - begin));
@@ -48,11 +52,10 @@ void read_part(const store::CheckpointReader& reader, const std::string& name,
 }
 
 /// The same into memory of the device, in pieces through the host where that cannot write there.
-void load_part(const store::CheckpointReader& reader, const std::string& name,
-               const model::ParameterSpec& parameter, LeafRange elements, device::Vector to,
-               device::Device& device) {
+void load_part(const ReadElements& read, const model::ParameterSpec& parameter, LeafRange elements,
+               device::Vector to, device::Device& device) {
   if (device.kind() == device::DeviceKind::cpu) {
-    read_part(reader, name, parameter, elements.begin, elements.end, static_cast<float*>(to.data));
+    read_part(read, parameter, elements.begin, elements.end, static_cast<float*>(to.data));
     return;
   }
   constexpr Index kPiece = Index{1} << 24;
@@ -60,10 +63,32 @@ void load_part(const store::CheckpointReader& reader, const std::string& name,
   for (Index begin = elements.begin; begin < elements.end; begin += kPiece) {
     const Index count = std::min(kPiece, elements.end - begin);
     host.resize(narrow<std::size_t>(count));
-    read_part(reader, name, parameter, begin, begin + count, host.data());
+    read_part(read, parameter, begin, begin + count, host.data());
     device.copy_in(device::advance(to.data, DType::f32, begin - elements.begin), host.data(),
                    host.size() * sizeof(float), device.compute_stream());
   }
+}
+
+/// Fills what `state` owns of one of its buffers, parameter by parameter.
+void load_parts(const Part& to, shard::FlatState& state,
+                const std::function<ReadElements(const model::ParameterSpec&)>& reader_of) {
+  shard::for_each_part(state.layout(), &shard::GradientPart::owned,
+                       [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
+                         load_part(reader_of(parameter), parameter, {begin, end},
+                                   (state.*to.view)(unit, parameter.offset + begin, end - begin),
+                                   state.device());
+                       });
+}
+
+void load_part_of(const store::CheckpointReader& reader, const Part& part, shard::FlatState& state) {
+  load_parts(part, state, [&](const model::ParameterSpec& parameter) -> ReadElements {
+    const std::string name = part.prefix + parameter.name;
+    const store::TensorInfo& info = reader.tensor(name);
+    if (info.shape != parameter.shape || info.dtype != DType::f32)
+      throw DataError("{}: {} has shape [{}] in {}, expected [{}] in fp32", reader.path().string(), name,
+                      fmt::join(info.shape, ", "), name_of(info.dtype), fmt::join(parameter.shape, ", "));
+    return [&reader, name](Index first, Index count, float* out) { reader.read(name, first, count, out); };
+  });
 }
 
 }  // namespace
@@ -137,33 +162,47 @@ std::vector<store::Slab> checkpoint_slabs(const std::vector<store::TensorInfo>& 
   return slabs;
 }
 
-void load(const store::CheckpointReader& reader, const std::filesystem::path& path,
-          const model::ModelConfig& model, bool moments, shard::FlatState& state) {
-  const Json wanted = model::to_json(model);
-  if (!reader.state().contains("model")) throw DataError("{}: no model description", path.string());
-  const Json& found = reader.state()["model"];
+void check_same_model(const model::ModelConfig& found, const std::filesystem::path& path,
+                      const model::ModelConfig& wanted) {
+  // What training does not depend on, or nothing but the first values do.
+  constexpr std::array<std::string_view, 3> kFree{"init_std", "family", "max_length"};
+  const Json here = model::to_json(found), there = model::to_json(wanted);
   Problems problems;
-  for (const auto& [key, value] : wanted.items())
-    if (key != "init_std" && (!found.contains(key) || found[key] != value))
+  const auto compare = [&](const Json& keys) {
+    for (const auto& item : keys.items()) {
+      const std::string& key = item.key();
+      const bool is_free = std::find(kFree.begin(), kFree.end(), key) != kFree.end() &&
+                           !(key == "max_length" && model::rope_magnitude_follows_length(wanted));
+      const Json has = here.value(key, Json()), should = there.value(key, Json());
+      if (is_free || has == should || (&keys == &here && there.contains(key))) continue;
       problems.add(
           "{} holds {} = {}, the configuration says {}: use the model of the checkpoint or another run.dir",
-          path.string(), key, found.contains(key) ? found[key].dump() : "nothing", value.dump());
-  problems.throw_if_any("the checkpoint");
-  for (const Part& part : kParts) {
-    if (!moments && &part != kParts.data()) break;
-    shard::for_each_part(
-        state.layout(), &shard::GradientPart::owned,
-        [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
-          const std::string name = part.prefix + parameter.name;
-          const store::TensorInfo& info = reader.tensor(name);
-          if (info.shape != parameter.shape || info.dtype != DType::f32)
-            throw DataError("{}: {} has shape [{}] in {}, expected [{}] in fp32", path.string(), name,
-                            fmt::join(info.shape, ", "), name_of(info.dtype),
-                            fmt::join(parameter.shape, ", "));
-          load_part(reader, name, parameter, {begin, end},
-                    (state.*part.view)(unit, parameter.offset + begin, end - begin), state.device());
-        });
-  }
+          path.string(), key, has.is_null() ? "nothing" : has.dump(),
+          should.is_null() ? "nothing" : should.dump());
+    }
+  };
+  compare(there);
+  compare(here);
+  problems.throw_if_any("the model");
+}
+
+void load_parameters(const store::CheckpointReader& reader, shard::FlatState& state) {
+  load_part_of(reader, kParts[0], state);
+}
+
+void load_parameters(const store::ModelFolder& folder, shard::FlatState& state) {
+  load_parts(kParts[0], state, [&](const model::ParameterSpec& parameter) -> ReadElements {
+    return [&folder, &parameter](Index first, Index count, float* out) {
+      folder.read(parameter.name, first, count, out);
+    };
+  });
+}
+
+void load(const store::CheckpointReader& reader, const model::ModelConfig& model, shard::FlatState& state) {
+  const std::string where = reader.path().string();
+  if (!reader.state().contains("model")) throw DataError("{}: no model description", where);
+  check_same_model(model::model_config_from_json(reader.state()["model"], where), reader.path(), model);
+  for (const Part& part : kParts) load_part_of(reader, part, state);
 }
 
 void load_fp8(const store::CheckpointReader& reader, model::Fp8Scales& fp8) {

@@ -20,6 +20,7 @@
 #include "cartan/pipeline/simulate.hpp"
 #include "cartan/store/slab_copy.hpp"
 #include "cartan/train/engine.hpp"
+#include "cartan/train/model_source.hpp"
 #include "cartan/train/run_device.hpp"
 #include "cartan/train/snapshot.hpp"
 #include "train/metrics.hpp"
@@ -51,6 +52,8 @@ class Run {
   bool speaks() const { return session_.rank() == 0; }
 
   void prepare_directory();
+  /// The first parameters of a training.
+  void start();
   void resume();
   void banner();
   void step(data::BatchLoader& loader, MetricsFile* metrics, Progress& progress);
@@ -91,17 +94,30 @@ void Run::prepare_directory() {
   });
 }
 
+void Run::start() {
+  const std::string& from = config_.model.from;
+  if (from.empty()) {
+    engine_.state().initialise(config_.model, config_.run.seed);
+    return;
+  }
+  engine_.state().clear();
+  const ModelSource source(from, mesh_.world());
+  comm::all_or_none(mesh_.world(), "loading the model", [&] { source.load(config_.model, engine_.state()); });
+  engine_.state().refresh_compute();
+  if (speaks()) log::info("train", "parameters of {}", source.path().string());
+}
+
 void Run::resume() {
   const auto found = store::find_newest_good(dir_, mesh_.world());
   if (!found) {
-    engine_.state().initialise(config_.model, config_.run.seed);
+    start();
     return;
   }
   for (const std::string& rejected : found->rejected)
     if (speaks()) log::warning("store", "checkpoint passed over: {}", rejected);
   comm::all_or_none(mesh_.world(), "loading the checkpoint", [&] {
     const store::CheckpointReader reader(found->path);
-    load(reader, found->path, config_.model, true, engine_.state());
+    load(reader, config_.model, engine_.state());
     if (engine_.fp8_scales() != nullptr) load_fp8(reader, *engine_.fp8_scales());
     state_ = saved_ = run_state_from_json(reader.state(), found->path.string());
   });
@@ -120,10 +136,11 @@ void Run::banner() {
             comm::to_string(config_.mesh), config_.batch.global, config_.data.seq, config_.batch.micro,
             config_.batch.global / (config_.batch.micro * config_.mesh.dp));
   const model::ModelConfig& m = config_.model;
-  log::info(
-      "train", "model {}: {} parameters, {} layers, hidden {}, heads {}/{} of {}, ffn {}, vocabulary {}{}",
-      m.preset.empty() ? "llama" : m.preset, format_count(narrow<std::uint64_t>(model::parameter_count(m))),
-      m.layers, m.hidden, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab, m.tied ? ", tied" : "");
+  log::info("train",
+            "model {}: {} parameters, {} layers, hidden {}, heads {}/{} of {}, ffn {}, vocabulary {}{}",
+            m.preset.empty() ? (m.family.empty() ? "llama" : m.family) : m.preset,
+            format_count(narrow<std::uint64_t>(model::parameter_count(m))), m.layers, m.hidden, m.heads,
+            m.kv_heads, m.head_dim, m.ffn, m.vocab, m.tied ? ", tied" : "");
   if (config_.mesh.pp > 1) {
     const pipeline::Schedule& schedule = engine_.schedule();
     const auto parts = pipeline::describe_ranges(

@@ -188,7 +188,7 @@ class SavedRun {
   }
   void load(const std::filesystem::path& path) {
     const store::CheckpointReader reader(path);
-    train::load(reader, path, config_.model, true, engine_->state());
+    train::load(reader, config_.model, engine_->state());
     if (engine_->fp8_scales() != nullptr) load_fp8(reader, *engine_->fp8_scales());
     engine_->state().refresh_compute();
     mesh_.world().barrier();

@@ -60,6 +60,8 @@ RopeTable make_rope_table(const ModelConfig& config, Index positions, device::De
 std::vector<double> rope_frequencies(const ModelConfig& config, Index length);
 /// What cosines and sines are multiplied by: 1 but for yarn and longrope.
 double rope_magnitude(const ModelConfig& config);
+/// Whether that is derived from ModelConfig::max_length.
+bool rope_magnitude_follows_length(const ModelConfig& config);
 /// Whether a longer sequence turns all its positions otherwise, so that keys cannot be kept.
 bool rope_depends_on_length(const ModelConfig& config);
 

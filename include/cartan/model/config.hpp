@@ -1,5 +1,5 @@
-// The description of a decoder of the Llama family (Llama-2/3, Mistral, Qwen2, Qwen3, Phi-3): every number that
-// shapes it.
+// The description of a decoder of the Llama family (Llama-2/3, Mistral, Qwen2, Qwen3, Phi-3): every number
+// that shapes it.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,17 @@ namespace cartan::model {
 
 /// How rotary frequencies are stretched for contexts longer than the original one.
 struct RopeScaling {
-  std::string kind = "none";  ///< none | linear | dynamic | llama3 | yarn | longrope
-  double factor = 8.0;        ///< all but longrope
+  std::string kind = "none";      ///< none | linear | dynamic | llama3 | yarn | longrope
+  double factor = 8.0;            ///< all but longrope
   double low_freq_factor = 1.0;   ///< llama3
   double high_freq_factor = 4.0;  ///< llama3
   Index original_length = 8192;   ///< trained before stretching: all but linear
-  double attention_factor = 0;    ///< yarn, longrope: cosines and sines are multiplied by it; 0: from the lengths
-  double beta_fast = 32;          ///< yarn: more turns than this in the original length are left alone
-  double beta_slow = 1;           ///< yarn: fewer turns than this are stretched in full
-  std::vector<double> short_factors, long_factors;  ///< longrope: of each pair, up to the original length and beyond
+  double attention_factor =
+      0;                  ///< yarn, longrope: cosines and sines are multiplied by it; 0: from the lengths
+  double beta_fast = 32;  ///< yarn: more turns than this in the original length are left alone
+  double beta_slow = 1;   ///< yarn: fewer turns than this are stretched in full
+  std::vector<double> short_factors,
+      long_factors;  ///< longrope: of each pair, up to the original length and beyond
 };
 
 inline constexpr Index kMostLayers = Index{1} << 16;
@@ -31,7 +33,9 @@ inline constexpr Index kMostLayers = Index{1} << 16;
 /// tokenizer's size.
 struct ModelConfig {
   std::string preset;  ///< where the other values came from, for people; not used afterwards
-  std::string family;  ///< llama | mistral | qwen2 | qwen3 | phi3: what it is called when exported; empty: what fits
+  std::string from;    ///< likewise: the folder or checkpoint that parameters come from
+  std::string
+      family;  ///< llama | mistral | qwen2 | qwen3 | phi3: what it is called when exported; empty: what fits
   Index hidden = 256;
   Index layers = 4;
   Index heads = 4;
@@ -41,9 +45,9 @@ struct ModelConfig {
   Index ffn = 688;
   Index vocab = 0;
   bool tied = false;
-  bool qkv_bias = false;  ///< biases on q, k and v (Qwen2)
-  bool qk_norm = false;   ///< RMS norm of each head of q and k before rotation (Qwen3)
-  Index window = 0;                 ///< keys that a query sees, itself included; 0: all before it
+  bool qkv_bias = false;              ///< biases on q, k and v (Qwen2)
+  bool qk_norm = false;               ///< RMS norm of each head of q and k before rotation (Qwen3)
+  Index window = 0;                   ///< keys that a query sees, itself included; 0: all before it
   std::string window_layers = "all";  ///< in which layers: all, or numbers from 0 as in 0-3,7
   Index max_length = 0;  ///< positions it is made for: exported, and longrope's stretching; 0: not known
   double rope_theta = 10000.0;

@@ -50,6 +50,8 @@ class FlatState {
   bool offloads_states() const { return options_.offload_states; }
   bool offloads_parameters() const { return options_.offload_parameters && shards_.data() != nullptr; }
 
+  /// Sets all parameters, masters and moments to zero.
+  void clear();
   /// Sets every owned parameter to its initial value and the moments to zero. Collective.
   void initialise(const model::ModelConfig& config, std::uint64_t seed);
   /// Makes the parameters for computing from the master parameters, which were written on the compute stream,

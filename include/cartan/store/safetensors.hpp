@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "cartan/core/file.hpp"
@@ -21,6 +22,10 @@ struct NamedTensor {
   std::span<const std::byte> bytes;  ///< row-major, little-endian
 };
 
+/// Elements [first, first + count) of a tensor as float (fp32, bf16, fp16, fp64, int32, int64). Throws
+/// DataError for other types.
+void read_floats(const NamedTensor& tensor, Index first, Index count, float* out);
+
 /// Writes a file atomically. Throws IoError.
 void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors);
 
@@ -28,13 +33,13 @@ void write_safetensors(const std::filesystem::path& path, std::span<const NamedT
 class SafetensorsFile {
  public:
   /// Throws MissingError, IoError, or DataError that says what is wrong: a header that does not fit the file,
-  /// an unknown dtype, ranges that do not match the shapes or overlap.
+  /// an unknown dtype, a name twice, ranges that do not match the shapes or overlap.
   explicit SafetensorsFile(const std::filesystem::path& path);
   const std::vector<NamedTensor>& tensors() const { return tensors_; }
   bool contains(const std::string& name) const;
   /// Throws DataError.
   const NamedTensor& tensor(const std::string& name) const;
-  /// Elements converted to float (fp32, bf16, fp64, int32, int64).
+  /// All elements, by read_floats.
   std::vector<float> floats(const std::string& name) const;
   /// Elements of an int32 or int64 tensor. Throws DataError where one does not fit.
   std::vector<std::int32_t> integers(const std::string& name) const;
@@ -43,6 +48,7 @@ class SafetensorsFile {
   std::filesystem::path path_;
   MappedFile file_;
   std::vector<NamedTensor> tensors_;
+  std::unordered_map<std::string, std::size_t> numbers_;  ///< of the tensors, by name
 };
 
 }  // namespace cartan::store

@@ -11,7 +11,7 @@
 namespace cartan::train {
 
 struct LoadedModel {
-  std::filesystem::path path;  ///< of the checkpoint
+  std::filesystem::path path;  ///< of the checkpoint or folder
   model::ModelConfig config;
   RunState run;
   std::unique_ptr<comm::Communicator> alone;  ///< the group of the state: each rank has the whole model
@@ -19,9 +19,7 @@ struct LoadedModel {
   std::unique_ptr<shard::FlatState> state;
 };
 
-/// Loads a checkpoint file, or the newest good checkpoint of a run directory. Throws MissingError, DataError,
-/// IoError; ConfigError for a Hugging Face folder, which this version does not read. Collective over `comm`;
-/// each rank gets the whole model.
+/// Loads what ModelSource finds and throws likewise. Collective over `comm`; each rank gets the whole model.
 LoadedModel load_model(const std::filesystem::path& from, DType compute, device::Device& device,
                        comm::Communicator& comm);
 

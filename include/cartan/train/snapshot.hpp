@@ -11,6 +11,7 @@
 #include "cartan/optim/loss_scaler.hpp"
 #include "cartan/shard/flat_state.hpp"
 #include "cartan/store/checkpoint.hpp"
+#include "cartan/store/model_folder.hpp"
 
 namespace cartan::train {
 
@@ -40,11 +41,16 @@ std::vector<store::Slab> checkpoint_slabs(const std::vector<store::TensorInfo>& 
                                           const shard::FlatState& state, const model::Fp8Scales* fp8,
                                           bool is_first);
 
-/// Fills what `state` owns from a checkpoint whose model must equal `model`: a difference is a ConfigError
-/// that lists each entry. FlatState::refresh_compute is to follow. `moments`: read the optimizer's too.
-/// Throws DataError for what is missing or has another shape.
-void load(const store::CheckpointReader& reader, const std::filesystem::path& path,
-          const model::ModelConfig& model, bool moments, shard::FlatState& state);
+/// Throws ConfigError that lists each entry in which the model that is found at `path` differs from `wanted`,
+/// as far as it has an effect on what is computed.
+void check_same_model(const model::ModelConfig& found, const std::filesystem::path& path,
+                      const model::ModelConfig& wanted);
+/// Fills what `state` owns of the parameters; FlatState::refresh_compute is to follow. Throws DataError for
+/// what is missing or has another shape.
+void load_parameters(const store::CheckpointReader& reader, shard::FlatState& state);
+void load_parameters(const store::ModelFolder& folder, shard::FlatState& state);
+/// The same for parameters and moments, from a checkpoint whose model must be `model`.
+void load(const store::CheckpointReader& reader, const model::ModelConfig& model, shard::FlatState& state);
 
 /// Takes up the history of a checkpoint; one without it leaves the scales as they are.
 void load_fp8(const store::CheckpointReader& reader, model::Fp8Scales& fp8);

@@ -8,6 +8,7 @@
 
 #include "cartan/core/json.hpp"
 #include "cartan/core/narrow.hpp"
+#include "cartan/core/text.hpp"
 #include "cartan/store/model_config_file.hpp"
 
 namespace cartan::store {
