@@ -39,6 +39,8 @@ struct CommandEntry {
 std::span<const CommandEntry> commands();
 
 std::unique_ptr<Command> make_doctor();
+std::unique_ptr<Command> make_export();
+std::unique_ptr<Command> make_import();
 std::unique_ptr<Command> make_train();
 std::unique_ptr<Command> make_eval();
 std::unique_ptr<Command> make_generate();

@@ -9,6 +9,7 @@
 #include "cartan/core/text.hpp"
 #include "cartan/data/inspect.hpp"
 #include "cartan/store/checkpoint.hpp"
+#include "cartan/store/model_folder.hpp"
 #include "cartan/store/safetensors.hpp"
 #include "cli/command.hpp"
 
@@ -55,13 +56,28 @@ Json inspect_dataset(const std::string& prefix, bool verify) {
   return result;
 }
 
+/// A Hugging Face folder, whose tensors must be those of its config.json.
+Json inspect_model_folder(const fs::path& path) {
+  const store::ModelFolder folder(path);
+  Json tensors = Json::array();
+  for (const store::FileTensor& tensor : store::file_tensors(folder.config()))
+    tensors.push_back({{"name", tensor.name},
+                       {"dtype", name_of(folder.dtype_of(tensor.parts.front().parameter))},
+                       {"shape", tensor.shape}});
+  return {{"kind", "model"},
+          {"path", path.string()},
+          {"parameters", model::parameter_count(folder.config())},
+          {"model", model::to_json(folder.config())},
+          {"tensors", std::move(tensors)}};
+}
+
 Json inspect_directory(const fs::path& path, bool verify) {
   const std::vector<Index> steps = store::checkpoint_steps(path);
   if (!steps.empty()) return inspect_checkpoint(store::checkpoint_path(path, steps.back()), verify);
-  if (fs::exists(path / "config.json"))
-    throw ConfigError("{}: this version of cartan has no reader for Hugging Face folders", path.string());
-  throw MissingError("{}: a directory without checkpoints (expected checkpoints/step-N.h5 in it)",
-                     path.string());
+  if (store::is_model_folder(path)) return inspect_model_folder(path);
+  throw MissingError(
+      "{}: a directory with neither checkpoints (checkpoints/step-N.h5) nor a model (config.json)",
+      path.string());
 }
 
 Json inspect(const std::string& path, bool verify) {
@@ -110,7 +126,10 @@ class Inspect : public Command {
  public:
   CommandSpec spec() override {
     return {.name = "inspect",
-            .sentence = "show what is in a checkpoint, a run directory, a token file or a safetensors file",
+            .sentence =
+                "show what is in a checkpoint, a run directory, a Hugging Face folder, a token file or a "
+                "safetensors "
+                "file",
             .usage = "PATH... [--verify] [--json]",
             .examples = {"cartan inspect runs/quickstart --verify", "cartan inspect data/corpus --json"},
             .options = {{.key = "verify",

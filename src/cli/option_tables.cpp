@@ -537,6 +537,18 @@ std::vector<Option> checkpoint_options(train::CheckpointConfig& checkpoint) {
   };
 }
 
+std::vector<Option> export_options(train::ExportConfig& exported) {
+  return {{.key = "export.dir",
+           .target = &exported.dir,
+           .help = "after the last step: a Hugging Face folder is written here, over an earlier one",
+           .value_name = "PATH",
+           .may_be_empty = true},
+          {.key = "export.dtype",
+           .target = &exported.dtype,
+           .help = "type of its parameters",
+           .words = {"fp32", "bf16", "fp16"}}};
+}
+
 std::vector<Option> watch_options(train::WatchConfig& watch) {
   return {
       {.key = "watch.replicas",
@@ -577,7 +589,7 @@ std::vector<Option> config_options(train::Config& config) {
         pipeline_options(config.pipeline), tensor_options(config.tensor), context_options(config.context),
         recompute_options(config.recompute), precision_options(config.precision), hook_options(config.hook),
         optim_options(config.optim), schedule_options(config.schedule), checkpoint_options(config.checkpoint),
-        watch_options(config.watch), nccl_options(config.nccl)})
+        export_options(config.exported), watch_options(config.watch), nccl_options(config.nccl)})
     all.insert(all.end(), section.begin(), section.end());
   return all;
 }

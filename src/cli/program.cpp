@@ -186,7 +186,7 @@ int run_program(int argc, char** argv, std::span<const CommandEntry> commands) {
 }
 
 std::span<const std::string> later_commands() {
-  static const std::array<std::string, 5> names{"import", "export", "bench", "diff", "report"};
+  static const std::array<std::string, 3> names{"bench", "diff", "report"};
   return names;
 }
 

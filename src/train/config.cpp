@@ -11,6 +11,7 @@
 #include "cartan/model/context_group.hpp"
 #include "cartan/pipeline/cut.hpp"
 #include "cartan/pipeline/schedule.hpp"
+#include "cartan/store/model_folder.hpp"
 
 namespace cartan::train {
 namespace {
@@ -212,6 +213,16 @@ optim::LossScaleConfig PrecisionConfig::scaling() const {
           .window = loss_scale_window,
           .hysteresis = loss_scale_hysteresis,
           .minimum = loss_scale_min};
+}
+
+std::filesystem::path tokenizer_folder(const std::string& tokenizer, const std::string& model_from) {
+  const std::filesystem::path file(tokenizer);
+  if (file.extension() == ".json") return file.has_parent_path() ? file.parent_path() : ".";
+  for (const std::string& folder : {tokenizer, model_from})
+    if (!folder.empty() && (std::filesystem::exists(std::filesystem::path(folder) / "tokenizer.json") ||
+                            store::is_model_folder(folder)))
+      return folder;
+  return {};
 }
 
 std::vector<bool> recomputed_layers(const Config& config) {

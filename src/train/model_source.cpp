@@ -65,4 +65,15 @@ void ModelSource::load(const model::ModelConfig& model, shard::FlatState& state)
   }
 }
 
+void ModelSource::read(const std::string& parameter, Index first, Index count, float* out) const {
+  if (folder_)
+    folder_->read(parameter, first, count, out);
+  else
+    checkpoint_->read("model/" + parameter, first, count, out);
+}
+
+std::string ModelSource::configuration() const {
+  return checkpoint_ ? checkpoint_->state().value("config", std::string()) : std::string();
+}
+
 }  // namespace cartan::train

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "cartan/core/narrow.hpp"
+#include "cartan/model/block.hpp"
 #include "cartan/model/context_group.hpp"
 #include "cartan/model/parameters.hpp"
 #include "cartan/train/verify.hpp"
@@ -21,6 +22,8 @@ constexpr Index kMostListedLayers = 64, kMicroBatches = 8, kPower = 16;
 constexpr double kHighestTheta = 100;
 // Between the wavelengths of that base, so that scaling has all its three cases.
 constexpr Index kOriginalLength = 100;
+// Shorter than a part of the sequence, and than a block of attention.
+constexpr Index kWindow = 7;
 constexpr double kBucketMb = 0.02, kHighestRate = 1e-2;
 
 /// What decides how places of tensor and context parallelism share key/value heads.
@@ -73,11 +76,26 @@ Index shrink_layers(const Config& config) {
 }
 
 /// Some of the toy's layers where some of the model's are, from the first on.
-std::string shrink_recomputed(const Config& config, Index layers) {
-  const std::vector<bool> chosen = recomputed_layers(config);
+std::string shrink_chosen(const std::vector<bool>& chosen, Index layers) {
   const auto count = narrow<Index>(std::count(chosen.begin(), chosen.end(), true));
-  if (count == config.model.layers) return "all";
+  if (count == std::ssize(chosen)) return "all";
   return fmt::format("0-{}", std::clamp<Index>(count, 1, std::max<Index>(1, layers - 1)) - 1);
+}
+
+/// The same kind of rotation: all channels of a head or most, factors for as many pairs, sequences on the
+/// same side of the original length.
+void shrink_rotation(model::ModelConfig& toy, Index sequence, const Config& config) {
+  const model::ModelConfig& model = config.model;
+  model::RopeScaling& rope = toy.rope_scaling;
+  toy.rotary_dim = model.rotary_dim == model.head_dim ? kHeadDim : kHeadDim - 2;
+  toy.rope_theta = std::min(model.rope_theta, kHighestTheta);
+  for (std::vector<double>* const factors : {&rope.short_factors, &rope.long_factors})
+    if (!factors->empty()) factors->resize(narrow<std::size_t>(toy.rotary_dim / 2), factors->back());
+  if (!model::rope_depends_on_length(model))
+    rope.original_length = std::min(rope.original_length, kOriginalLength);
+  else
+    rope.original_length =
+        config.data.seq > rope.original_length ? sequence / 2 : std::max(sequence, kOriginalLength);
 }
 
 /// The shortest sequence that the ranks of cp and tp can cut.
@@ -111,9 +129,12 @@ Config shrink(const Config& config) {
   model.vocab = std::max(kVocabulary, 2 * tp + 1);
   // Products have numbers of the size that they have in the user's width.
   model.init_std *= std::sqrt(static_cast<double>(config.model.hidden) / static_cast<double>(kHidden));
-  model.rope_theta = std::min(model.rope_theta, kHighestTheta);
-  model.rope_scaling.original_length = std::min(model.rope_scaling.original_length, kOriginalLength);
-  toy.recompute.layers = shrink_recomputed(config, model.layers);
+  shrink_rotation(model, toy.data.seq, config);
+  toy.recompute.layers = shrink_chosen(recomputed_layers(config), model.layers);
+  if (model.window > 0) {
+    model.window = std::min(model.window, kWindow);
+    model.window_layers = shrink_chosen(config.model.windowed_layers(), model.layers);
+  }
   shrink_batch(toy.batch, config);
   toy.zero.bucket_mb = std::min(toy.zero.bucket_mb, kBucketMb);
   toy.precision.loss_scale_power = std::min<int>(toy.precision.loss_scale_power, kPower);

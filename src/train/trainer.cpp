@@ -18,6 +18,7 @@
 #include "cartan/optim/schedule.hpp"
 #include "cartan/pipeline/cut.hpp"
 #include "cartan/pipeline/simulate.hpp"
+#include "cartan/store/model_folder_writer.hpp"
 #include "cartan/store/slab_copy.hpp"
 #include "cartan/train/engine.hpp"
 #include "cartan/train/model_source.hpp"
@@ -61,6 +62,8 @@ class Run {
   void check_replicas();
   void save();
   void settle_save();
+  /// After the last save.
+  void write_export();
   Request request();
   /// Of the data plane and the layers' collectives so far.
   double communication_seconds() const;
@@ -213,6 +216,24 @@ void Run::save() {
   saved_ = state_;
   if (speaks()) store::remove_old(dir_, config_.checkpoint.keep);
   phase_seconds_[5] += seconds_since(begin);
+}
+
+void Run::write_export() {
+  const std::string& dir = config_.exported.dir;
+  if (dir.empty()) return;
+  const auto begin = Clock::now();
+  const store::CheckpointReader reader(store::checkpoint_path(dir_, saved_.step));
+  const store::FolderReport report = store::write_model_folder(
+      dir, config_.model,
+      [&](const std::string& parameter, Index first, Index count, float* out) {
+        reader.read("model/" + parameter, first, count, out);
+      },
+      {.dtype = dtype_from_name(config_.exported.dtype),
+       .overwrite = true,
+       .tokenizer_from = tokenizer_folder(config_.data.tokenizer, config_.model.from)},
+      mesh_.world());
+  if (speaks())
+    log::info("store", "exported {} ({}, {:.2f} s)", dir, format_bytes(report.bytes), seconds_since(begin));
 }
 
 void Run::settle_save() {
@@ -399,6 +420,7 @@ ExitCode Run::execute() {
   signals_.retire();
   summary();  // which no rank passes before all have retired
   const bool finished = state_.step >= config_.run.steps;
+  if (finished) write_export();
   if (speaks())
     log::info("train", "{} at step {} of {}: loss {:.5f}, {} tokens; checkpoint {}",
               finished ? "finished" : "stopped", state_.step, config_.run.steps, state_.loss, state_.tokens,

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "cartan/core/json.hpp"
+#include "cartan/store/model_config_file.hpp"
+#include "cartan/store/model_folder.hpp"
 #include "support/test_device.hpp"
 
 namespace cartan::testing {
@@ -18,7 +20,8 @@ std::optional<fs::path> find_golden(const std::string& relative) {
 
 std::vector<std::string> golden_models(const std::vector<std::string>& expected_files) {
   std::vector<std::string> names;
-  for (const std::string name : {"llama3-tiny", "llama-tied-tiny", "qwen2-tiny", "qwen3-tiny"}) {
+  for (const std::string name :
+       {"llama3-tiny", "llama-tied-tiny", "qwen2-tiny", "qwen3-tiny", "phi3-tiny", "phi3-longrope-tiny"}) {
     const bool complete = find_golden("models/" + name) &&
                           std::all_of(expected_files.begin(), expected_files.end(), [&](const auto& file) {
                             return find_golden("expected/" + name + "/" + file).has_value();
@@ -29,38 +32,32 @@ std::vector<std::string> golden_models(const std::vector<std::string>& expected_
 }
 
 model::ModelConfig read_hf_config(const fs::path& folder) {
-  const Json json = read_json(folder / "config.json");
-  const auto or_null = [&](const char* key, Index fallback) {
-    return json.contains(key) && !json[key].is_null() ? json[key].get<Index>() : fallback;
-  };
-  model::ModelConfig c;
-  c.hidden = json.at("hidden_size");
-  c.layers = json.at("num_hidden_layers");
-  c.heads = json.at("num_attention_heads");
-  c.kv_heads = or_null("num_key_value_heads", 0);
-  c.head_dim = or_null("head_dim", 0);
-  c.ffn = json.at("intermediate_size");
-  c.vocab = json.at("vocab_size");
-  c.tied = json.value("tie_word_embeddings", false);
-  c.qkv_bias = json.at("model_type") == "qwen2";
-  c.qk_norm = json.at("model_type") == "qwen3";
-  c.rope_theta = json.value("rope_theta", 10000.0);
-  c.norm_eps = json.at("rms_norm_eps");
-  if (json.contains("rope_scaling") && !json["rope_scaling"].is_null()) {
-    const Json& r = json["rope_scaling"];
-    c.rope_scaling = {r.at("rope_type"), r.at("factor"), r.at("low_freq_factor"), r.at("high_freq_factor"),
-                      r.at("original_max_position_embeddings")};
-  }
-  c.derive(c.vocab);
-  return c;
+  return store::read_model_config(folder / "config.json");
 }
 
-std::map<std::string, std::vector<float>> read_hf_tensors(const fs::path& folder) {
-  std::map<std::string, std::vector<float>> tensors;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() != ".safetensors") continue;
-    const store::SafetensorsFile file(entry.path());
-    for (const store::NamedTensor& tensor : file.tensors()) tensors[tensor.name] = file.floats(tensor.name);
+train::Tensors read_hf_tensors(const fs::path& folder) {
+  const store::ModelFolder model(folder);
+  train::Tensors tensors;
+  for (const model::UnitSpec& unit : model::describe_units(model.config()))
+    for (const model::ParameterSpec& p : unit.parameters) {
+      std::vector<float>& values = tensors[p.name];
+      values.resize(static_cast<std::size_t>(p.elements()));
+      model.read(p.name, 0, p.elements(), values.data());
+    }
+  return tensors;
+}
+
+train::Tensors read_expected(const fs::path& path, const model::ModelConfig& config) {
+  const store::SafetensorsFile file(path);
+  std::map<std::string, Index> elements;
+  for (const model::UnitSpec& unit : model::describe_units(config))
+    for (const model::ParameterSpec& p : unit.parameters) elements[p.name] = p.elements();
+  train::Tensors tensors;
+  for (const store::FileTensor& tensor : store::file_tensors(config)) {
+    const std::vector<float> all = file.floats(tensor.name);
+    for (const store::FileTensor::Part& part : tensor.parts)
+      tensors[part.parameter].assign(all.begin() + part.first,
+                                     all.begin() + part.first + elements.at(part.parameter));
   }
   return tensors;
 }

@@ -1,4 +1,4 @@
-// Golden data: where it lies, and a loader for its Hugging Face folders that is good enough for tests.
+// Golden data: where it lies, and its tensors by parameter.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,8 +26,10 @@ std::vector<std::string> golden_models(const std::vector<std::string>& expected_
 
 /// The model description in a config.json.
 model::ModelConfig read_hf_config(const std::filesystem::path& folder);
-/// Every tensor of a folder, as floats, by name.
-std::map<std::string, std::vector<float>> read_hf_tensors(const std::filesystem::path& folder);
+/// Every parameter of a folder.
+train::Tensors read_hf_tensors(const std::filesystem::path& folder);
+/// A file with a tensor for each of the model's files' tensors, as that of gradients is, by parameter.
+train::Tensors read_expected(const std::filesystem::path& path, const model::ModelConfig& config);
 /// Copies tensors into the master parameters; every parameter must be there.
 void fill_parameters(shard::FlatState& state, const train::Tensors& tensors);
 

@@ -8,6 +8,7 @@
 #include "cartan/core/json.hpp"
 #include "cartan/core/narrow.hpp"
 #include "cartan/optim/schedule.hpp"
+#include "cartan/store/model_folder.hpp"
 #include "cartan/train/engine.hpp"
 #include "support/golden.hpp"
 #include "support/mpi_session.hpp"
@@ -92,7 +93,8 @@ TEST_P(Golden, LogitsHiddenStatesAndLossMatch) {
   shard::FlatState state(layout, {DType::f32, 0}, *device_, mesh_.data_plane());
   testing::fill_parameters(state, testing::read_hf_tensors(folder));
   const std::vector<std::int32_t> ids = read_ids(io, "input_ids");
-  const data::MicroBatch micro = make_batch(ids, ids, 33, 0, 2);
+  data::MicroBatch micro = make_batch(ids, ids, 33, 0, 2);
+  data::set_window(micro.batch, model.window);
   device::Arena arena(
       device_->allocate(std::size_t{64} << 20, device::MemoryKind::activations, "activations"));
   model::StageOptions options;
@@ -101,7 +103,7 @@ TEST_P(Golden, LogitsHiddenStatesAndLossMatch) {
   options.head_slots = options.gradient_slots = 1;
   model::Stage stage(model, {0, model.layers + 2}, options, {}, {}, *device_, arena);
   model::Flight flight;
-  const device::ArenaPiece integers = arena.take(train::batch_bytes(66, false));
+  const device::ArenaPiece integers = arena.take(train::batch_bytes(66, model.window > 0));
   flight.batch = train::upload(micro.batch, integers.data(), *device_);
   auto units = state.units();
   stage.forward(flight, units, true);
@@ -137,9 +139,9 @@ TEST_P(Golden, EveryGradientMatches) {
     testing::fill_parameters(engine.state(), testing::read_hf_tensors(folder));
     const train::StepResult result = step(engine, ids, ids, 1, 0.0);
     EXPECT_EQ(result.targets, 64);
-    const store::SafetensorsFile expected(*expected_file);
+    const train::Tensors expected = testing::read_expected(*expected_file, config.model);
     for (const auto& [name, gradient] : testing::gradient_values(engine.state(), 1.0 / 64)) {
-      const Distance d = distance(gradient, expected.floats(name));
+      const Distance d = distance(gradient, expected.at(name));
       EXPECT_LT(d.largest, 2e-5) << name;
       EXPECT_LT(d.difference, 2e-5 * d.norm) << name;
     }
@@ -169,17 +171,22 @@ TEST_P(Golden, TenStepsOfAdamWMatch) {
     EXPECT_NEAR(result.grad_norm / expected["grad_norm"].get<double>(), 1.0, 1e-5) << "step " << s;
   }
   const auto final_values = testing::master_values(engine.state());
-  for (const auto& [name, norm] : golden["final_param_norms"].items())
-    EXPECT_NEAR(distance(final_values.at(name), final_values.at(name)).norm / norm.get<double>(), 1.0, 1e-5)
-        << name;
+  for (const store::FileTensor& tensor : store::file_tensors(config.model)) {
+    double squares = 0;
+    for (const store::FileTensor::Part& part : tensor.parts) {
+      const std::vector<float>& values = final_values.at(part.parameter);
+      squares += std::pow(distance(values, values).norm, 2);
+    }
+    const double norm = golden["final_param_norms"][tensor.name];
+    EXPECT_NEAR(std::sqrt(squares) / norm, 1.0, 1e-5) << tensor.name;
+  }
 
   const auto final_file = find_golden("expected/" + GetParam() + "/final.safetensors");
   if (!final_file) return;
-  const store::SafetensorsFile expected(*final_file);
+  const train::Tensors expected = testing::read_expected(*final_file, config.model);
   double difference = 0, moved = 0;
   for (const auto& [name, values] : final_values) {
-    const Distance d = distance(values, expected.floats(name)),
-                   m = distance(expected.floats(name), initial.at(name));
+    const Distance d = distance(values, expected.at(name)), m = distance(expected.at(name), initial.at(name));
     EXPECT_LT(d.largest, 2e-4) << name;
     difference += d.difference * d.difference;
     moved += m.difference * m.difference;
@@ -212,10 +219,10 @@ TEST_P(GoldenAccumulation, UnequalMicroBatchesAreWeightedByTheirTargets) {
   EXPECT_NEAR(result.loss, golden["loss"].get<double>(), 5e-6);
   EXPECT_NEAR(result.grad_norm / golden["grad_norm"].get<double>(), 1.0, 1e-5);
   if (const auto gradients = find_golden(folder + GetParam() + ".grads.safetensors")) {
-    const store::SafetensorsFile expected(*gradients);
+    const train::Tensors expected = testing::read_expected(*gradients, config.model);
     for (const auto& [name, gradient] :
          testing::gradient_values(engine.state(), 1.0 / static_cast<double>(result.targets))) {
-      const Distance d = distance(gradient, expected.floats(name));
+      const Distance d = distance(gradient, expected.at(name));
       EXPECT_LT(d.difference, 2e-5 * d.norm) << name;
     }
   }

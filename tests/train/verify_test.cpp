@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "cartan/model/block.hpp"
 #include "support/mpi_session.hpp"
 #include "support/test_device.hpp"
 
@@ -183,6 +184,29 @@ TEST(Shrink, MakesAToyOfAnyPresetOnAnyMesh) {
   EXPECT_GT(verifiable, 150);
 }
 
+TEST(Shrink, KeepsWindowsAndRotations) {
+  Config config = of_preset("llama3-8b", {1, 1, 2, 2});
+  config.model.window = 2048;
+  config.model.window_layers = "20-31";
+  config.model.rotary_dim = 96;
+  config.model.rope_scaling.kind = "longrope";
+  config.model.rope_scaling.short_factors.assign(48, 1.5);
+  config.model.rope_scaling.long_factors.assign(48, 2.5);
+  config.model.max_length = 16384;
+  for (const Index original : {4096, 2048}) {
+    config.model.rope_scaling.original_length = original;
+    const model::ModelConfig toy = [&] {
+      Config resolved = config;
+      resolve(resolved, 4);
+      return shrink(resolved).model;
+    }();
+    EXPECT_EQ(toy.window, 7);
+    EXPECT_EQ(toy.window_layers, "0-0");
+    EXPECT_EQ(toy.rotary_dim, 6);
+    EXPECT_EQ(model::rope_frequencies(toy, 36).front(), original == 4096 ? 1 / 1.5 : 1 / 2.5);
+  }
+}
+
 TEST(Shrink, KeepsMicroBatchesAndGroupsThatAreSmall) {
   Config config = of_preset("qwen2.5-0.5b", {3, 1, 1, 1});
   config.batch = {.global = 9, .micro = 1};
@@ -251,6 +275,36 @@ TEST(Verify, FindsThatMeshesAgree) {
           << comm::to_string(shape) << ", " << compute << ", ZeRO " << config.zero.stage;
       EXPECT_EQ(verification.rows.empty(), session.rank() != 0);
       EXPECT_EQ(verification.tolerance.same_bits, shape.tp == 1 && shape.cp == 1);
+    }
+}
+
+TEST(Verify, FindsThatMeshesAgreeOnWindowsAndPartialRotation) {
+  comm::Session& session = testing::session();
+  const int ranks = session.world_size();
+  std::vector<comm::MeshShape> shapes{{1, ranks, 1, 1}};
+  if (ranks % 2 == 0) {
+    shapes.push_back({1, ranks / 2, 1, 2});
+    shapes.push_back({1, ranks / 2, 2, 1});
+  }
+  const auto device = cartan::testing::make_test_device(1);
+  for (const comm::MeshShape& shape : shapes)
+    for (const char* exchange : {"ring", "all-gather", "all-to-all"}) {
+      if (shape.cp == 1 && exchange != std::string("ring")) continue;
+      Config config = of_preset("llama3-8b", shape);
+      config.batch = {.global = Index{3} * shape.dp, .micro = 1};
+      config.context.exchange = exchange;
+      config.model.window = 1000;
+      config.model.window_layers = "0-20";
+      config.model.rotary_dim = 96;
+      resolve(config, shape.size());
+      comm::Mesh mesh(session, shape, cartan::testing::test_device_kind());
+      EXPECT_EQ(first_difference(verify(config, session, mesh, *device).rows), "")
+          << comm::to_string(shape) << ", " << exchange;
+      Config everything = shrink(config);
+      everything.model.window = 0;
+      EXPECT_NE(train_toy(shrink(config), mesh, *device, overlaps()).losses,
+                train_toy(everything, mesh, *device, overlaps()).losses)
+          << "the window is seen";
     }
 }
 

@@ -32,8 +32,8 @@ inline void set_window(Batch& batch, Index window) {
   if (window == 0) return;
   batch.window_start.reserve(batch.positions.size());
   for (std::size_t i = 0; i < batch.positions.size(); ++i)
-    batch.window_start.push_back(batch.document_start[i] +
-                                 static_cast<std::int32_t>(std::max<Index>(0, batch.positions[i] + 1 - window)));
+    batch.window_start.push_back(batch.document_start[i] + static_cast<std::int32_t>(std::max<Index>(
+                                                               0, batch.positions[i] + 1 - window)));
 }
 
 /// Targets that count in the loss.

@@ -36,6 +36,8 @@ class ModelFolder {
 
   const std::filesystem::path& path() const { return path_; }
   const model::ModelConfig& config() const { return config_; }
+  /// In the files.
+  DType dtype_of(const std::string& parameter) const { return place_of(parameter).tensor->dtype; }
   /// Reads elements [first, first + count) of a parameter as fp32, from fp32, bf16 or fp16. Touches no other
   /// part of the files. Several threads may read at once.
   void read(const std::string& parameter, Index first, Index count, float* out) const;
@@ -45,6 +47,9 @@ class ModelFolder {
     const NamedTensor* tensor;
     Index first;
   };
+  /// Throws InternalError if there is none.
+  const Place& place_of(const std::string& parameter) const;
+
   std::filesystem::path path_;
   model::ModelConfig config_;
   std::vector<SafetensorsFile> files_;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -96,6 +97,12 @@ struct CheckpointConfig {
   std::vector<std::string> io_hints;  ///< checkpoint.io-hint: MPI-IO hints KEY=VALUE
 };
 
+/// What a training that has reached its last step leaves for other programs.
+struct ExportConfig {
+  std::string dir;             ///< export.dir: a Hugging Face folder; empty: none
+  std::string dtype = "bf16";  ///< fp32 | bf16 | fp16
+};
+
 struct WatchConfig {
   Index replicas = 1000;  ///< steps between comparisons of what several ranks hold; 0: never
   double timeout_s = 0;   ///< watch.timeout: for a call of NCCL, once the GPU has begun it; 0: ten minutes
@@ -119,6 +126,7 @@ struct Config {
   optim::OptimConfig optim;
   optim::ScheduleConfig schedule;
   CheckpointConfig checkpoint;
+  ExportConfig exported;
   WatchConfig watch;
   comm::NcclConfig nccl;
 };
@@ -126,6 +134,9 @@ struct Config {
 /// Derives what is left to derive (vocabulary, mesh.dp, batch.micro) and checks all of it for `world_size`
 /// ranks. Throws ConfigError with every problem: a batch that does not divide says which would, and so on.
 void resolve(Config& config, int world_size);
+
+/// The folder of the tokenizer that the run uses, if it is known: that of data.tokenizer, or of model.from.
+std::filesystem::path tokenizer_folder(const std::string& tokenizer, const std::string& model_from);
 
 /// Which of the model's layers recompute.layers names. Throws ConfigError.
 std::vector<bool> recomputed_layers(const Config& config);

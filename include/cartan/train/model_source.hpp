@@ -29,6 +29,10 @@ class ModelSource {
   /// Fills what `state` owns of the parameters of `model`, which may differ in what has no effect on the
   /// parameters; FlatState::refresh_compute is to follow. Throws ConfigError that lists what differs.
   void load(const model::ModelConfig& model, shard::FlatState& state) const;
+  /// Reads elements [first, first + count) of a parameter. Several threads may read at once.
+  void read(const std::string& parameter, Index first, Index count, float* out) const;
+  /// The INI text of the run that wrote a checkpoint; empty for a folder.
+  std::string configuration() const;
 
  private:
   std::filesystem::path path_;

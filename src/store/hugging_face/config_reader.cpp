@@ -26,75 +26,74 @@ struct Family {
   Index kv_heads;  // 0: heads
   Index window;    // 0: none
 };
-constexpr std::array kFamilies{Family{"llama", 1e-6, 2048, 0, 0, 0}, Family{"mistral", 1e-6, 131072, 0, 8, 4096},
-                               Family{"qwen2", 1e-6, 32768, 0, 32, 4096},
-                               Family{"qwen3", 1e-6, 32768, 128, 32, 4096},
-                               Family{"phi3", 1e-5, 4096, 0, 0, 0}};
+constexpr std::array kFamilies{
+    Family{"llama", 1e-6, 2048, 0, 0, 0}, Family{"mistral", 1e-6, 131072, 0, 8, 4096},
+    Family{"qwen2", 1e-6, 32768, 0, 32, 4096}, Family{"qwen3", 1e-6, 32768, 128, 32, 4096},
+    Family{"phi3", 1e-5, 4096, 0, 0, 0}};
 
-// Entries that do not change what the model computes: names, tokens of the tokenizer, settings of generation and of
-// the program that wrote them.
-constexpr std::array<std::string_view, 61> kWithoutEffect{
-    "_attn_implementation",
-    "_attn_implementation_autoset",
-    "_commit_hash",
-    "_name_or_path",
-    "architectures",
-    "auto_map",
-    "bad_words_ids",
-    "begin_suppress_tokens",
-    "bos_token_id",
-    "chunk_size_feed_forward",
-    "cross_attention_hidden_size",
-    "decoder_start_token_id",
-    "diversity_penalty",
-    "do_sample",
-    "dtype",
-    "early_stopping",
-    "encoder_no_repeat_ngram_size",
-    "eos_token_id",
-    "exponential_decay_length_penalty",
-    "finetuning_task",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "id2label",
-    "initializer_range",
-    "is_decoder",
-    "is_encoder_decoder",
-    "keys_to_ignore_at_inference",
-    "label2id",
-    "length_penalty",
-    "max_length",
-    "min_length",
-    "model_type",
-    "name_or_path",
-    "no_repeat_ngram_size",
-    "num_beam_groups",
-    "num_beams",
-    "num_return_sequences",
-    "output_attentions",
-    "output_hidden_states",
-    "output_scores",
-    "pad_token_id",
-    "prefix",
-    "pretraining_tp",
-    "problem_type",
-    "remove_invalid_values",
-    "repetition_penalty",
-    "return_dict",
-    "return_dict_in_generate",
-    "sep_token_id",
-    "suppress_tokens",
-    "task_specific_params",
-    "temperature",
-    "tokenizer_class",
-    "top_k",
-    "top_p",
-    "torch_dtype",
-    "transformers_version",
-    "typical_p",
-    "unsloth_fixed",
-    "unsloth_version",
-    "use_cache"};
+// Entries that do not change what the model computes: names, tokens of the tokenizer, settings of generation
+// and of the program that wrote them.
+constexpr std::array<std::string_view, 61> kWithoutEffect{"_attn_implementation",
+                                                          "_attn_implementation_autoset",
+                                                          "_commit_hash",
+                                                          "_name_or_path",
+                                                          "architectures",
+                                                          "auto_map",
+                                                          "bad_words_ids",
+                                                          "begin_suppress_tokens",
+                                                          "bos_token_id",
+                                                          "chunk_size_feed_forward",
+                                                          "cross_attention_hidden_size",
+                                                          "decoder_start_token_id",
+                                                          "diversity_penalty",
+                                                          "do_sample",
+                                                          "dtype",
+                                                          "early_stopping",
+                                                          "encoder_no_repeat_ngram_size",
+                                                          "eos_token_id",
+                                                          "exponential_decay_length_penalty",
+                                                          "finetuning_task",
+                                                          "forced_bos_token_id",
+                                                          "forced_eos_token_id",
+                                                          "id2label",
+                                                          "initializer_range",
+                                                          "is_decoder",
+                                                          "is_encoder_decoder",
+                                                          "keys_to_ignore_at_inference",
+                                                          "label2id",
+                                                          "length_penalty",
+                                                          "max_length",
+                                                          "min_length",
+                                                          "model_type",
+                                                          "name_or_path",
+                                                          "no_repeat_ngram_size",
+                                                          "num_beam_groups",
+                                                          "num_beams",
+                                                          "num_return_sequences",
+                                                          "output_attentions",
+                                                          "output_hidden_states",
+                                                          "output_scores",
+                                                          "pad_token_id",
+                                                          "prefix",
+                                                          "pretraining_tp",
+                                                          "problem_type",
+                                                          "remove_invalid_values",
+                                                          "repetition_penalty",
+                                                          "return_dict",
+                                                          "return_dict_in_generate",
+                                                          "sep_token_id",
+                                                          "suppress_tokens",
+                                                          "task_specific_params",
+                                                          "temperature",
+                                                          "tokenizer_class",
+                                                          "top_k",
+                                                          "top_p",
+                                                          "torch_dtype",
+                                                          "transformers_version",
+                                                          "typical_p",
+                                                          "unsloth_fixed",
+                                                          "unsloth_version",
+                                                          "use_cache"};
 
 /// Entries that are off: null, false, zero, or nothing.
 bool is_off(const Json& value) {
@@ -148,7 +147,8 @@ class Entries {
   std::vector<double> numbers(const std::string& key) {
     const Json* const value = find(key);
     if (value == nullptr) return missing(key, std::optional<std::vector<double>>(), {});
-    if (value->is_array() && std::all_of(value->begin(), value->end(), [](const Json& v) { return v.is_number(); }))
+    if (value->is_array() &&
+        std::all_of(value->begin(), value->end(), [](const Json& v) { return v.is_number(); }))
       return value->get<std::vector<double>>();
     wrong(key, *value, "a list of numbers");
     return {};
@@ -167,9 +167,10 @@ class Entries {
   void report_rest() {
     for (const auto& [key, value] : json_.items())
       if (!taken_.contains(key) && !is_off(value))
-        problems_.add("{}{} = {}: cartan does not know this entry, which may change what the model computes; delete it "
-                      "if it does not",
-                      prefix_, shown_text(key), shown(value));
+        problems_.add(
+            "{}{} = {}: cartan does not know this entry, which may change what the model computes; delete it "
+            "if it does not",
+            prefix_, shown_text(key), shown(value));
   }
 
  private:
@@ -248,7 +249,8 @@ void read_rope(Entries& entries, const Family& family, ModelConfig& c, Problems&
       const double factor = inner.number("factor", ratio);
       if (factor != ratio && r.original_length > 1)
         r.attention_factor =
-            factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(r.original_length))) : 1.0;
+            factor > 1 ? std::sqrt(1 + std::log(factor) / std::log(static_cast<double>(r.original_length)))
+                       : 1.0;
     }
     if (r.kind == "yarn" || r.kind == "longrope")
       r.attention_factor = inner.number("attention_factor", r.attention_factor);
@@ -292,7 +294,8 @@ void read_window(Entries& entries, const Family& family, ModelConfig& c, Problem
 }  // namespace
 
 ModelConfig model_config_from_hugging_face(const Json& json, const std::string& where) {
-  if (!json.is_object()) throw DataError("{}: expected a JSON object, found a JSON {}", where, json.type_name());
+  if (!json.is_object())
+    throw DataError("{}: expected a JSON object, found a JSON {}", where, json.type_name());
   Problems problems;
   Entries entries(json, "", problems);
   const std::string type = entries.text("model_type", "");
@@ -301,7 +304,8 @@ ModelConfig model_config_from_hugging_face(const Json& json, const std::string& 
   if (family == kFamilies.end()) {
     std::vector<std::string_view> names;
     for (const Family& f : kFamilies) names.push_back(f.name);
-    throw DataError("{}: model_type = \"{}\": cartan reads {}", where, type.substr(0, 60), fmt::join(names, ", "));
+    throw DataError("{}: model_type = \"{}\": cartan reads {}", where, type.substr(0, 60),
+                    fmt::join(names, ", "));
   }
   ModelConfig c;
   c.family = type;
@@ -317,7 +321,8 @@ ModelConfig model_config_from_hugging_face(const Json& json, const std::string& 
   c.tied = entries.flag("tie_word_embeddings", false);
   c.qkv_bias = type == "qwen2";
   c.qk_norm = type == "qwen3";
-  if (const Json* const deviation = entries.find("initializer_range"); deviation != nullptr && !is_off(*deviation))
+  if (const Json* const deviation = entries.find("initializer_range");
+      deviation != nullptr && !is_off(*deviation))
     c.init_std = entries.number("initializer_range");
   entries.only("hidden_act", "silu");
   // Qwen2 has its three biases whatever these say.

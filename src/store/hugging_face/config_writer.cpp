@@ -77,6 +77,9 @@ Json rope_entries(const ModelConfig& c) {
     json["beta_slow"] = r.beta_slow;
   }
   if (r.kind == "longrope") {
+    // Said by the lengths already, but transformers 5 warns where it is not here.
+    if (c.max_length > 0)
+      json["factor"] = static_cast<double>(c.max_length) / static_cast<double>(r.original_length);
     json["short_factor"] = r.short_factors;
     json["long_factor"] = r.long_factors;
   }

@@ -149,10 +149,15 @@ ModelFolder::ModelFolder(const fs::path& path)
                   config_.family, fmt::join(lines, "\n  "), more);
 }
 
-void ModelFolder::read(const std::string& parameter, Index first, Index count, float* out) const {
+const ModelFolder::Place& ModelFolder::place_of(const std::string& parameter) const {
   const auto at = places_.find(parameter);
   if (at == places_.end()) throw InternalError("{} has no parameter {}", path_.string(), parameter);
-  read_floats(*at->second.tensor, at->second.first + first, count, out);
+  return at->second;
+}
+
+void ModelFolder::read(const std::string& parameter, Index first, Index count, float* out) const {
+  const Place& place = place_of(parameter);
+  read_floats(*place.tensor, place.first + first, count, out);
 }
 
 }  // namespace cartan::store

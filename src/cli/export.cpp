@@ -1,0 +1,108 @@
+// `cartan export`: a checkpoint as a Hugging Face folder.
+#include <fmt/format.h>
+
+#include "cartan/comm/mesh_groups.hpp"
+#include "cartan/core/text.hpp"
+#include "cartan/store/model_folder_writer.hpp"
+#include "cartan/train/config.hpp"
+#include "cartan/train/model_source.hpp"
+#include "cli/command.hpp"
+#include "cli/ini.hpp"
+
+namespace cartan::cli {
+namespace {
+
+/// The tokenizer of the run that wrote the checkpoint, or of the folder.
+std::filesystem::path known_tokenizer(const train::ModelSource& source) {
+  const std::string ini = source.configuration();
+  if (ini.empty()) return store::is_model_folder(source.path()) ? source.path() : std::filesystem::path();
+  Problems ignored;  // what another version wrote may not be readable here
+  std::string tokenizer, from;
+  for (const IniEntry& entry : parse_ini(ini, "config.ini", ignored)) {
+    if (entry.key == "data.tokenizer") tokenizer = entry.value;
+    if (entry.key == "model.from") from = entry.value;
+  }
+  const std::filesystem::path folder = train::tokenizer_folder(tokenizer, from);
+  return std::filesystem::is_directory(folder) ? folder : std::filesystem::path();
+}
+
+class Export : public Command {
+ public:
+  CommandSpec spec() override {
+    return {
+        .name = "export",
+        .sentence = "write a model as a Hugging Face folder",
+        .usage = "--from CHECKPOINT|RUN_DIR|FOLDER --output FOLDER [--dtype bf16|fp32|fp16]",
+        .examples = {"cartan export --from runs/a --output my-model",
+                     "mpirun -n 4 cartan export --from runs/a/checkpoints/step-100.h5 --output my-model "
+                     "--dtype fp32"},
+        .options = {{.key = "from",
+                     .target = &from_,
+                     .help = "a checkpoint, a run directory (its newest good one), or a Hugging Face folder",
+                     .value_name = "PATH",
+                     .is_required = true},
+                    {.key = "output",
+                     .target = &output_,
+                     .help = "the folder to write",
+                     .value_name = "FOLDER",
+                     .is_required = true},
+                    {.key = "dtype",
+                     .target = &dtype_,
+                     .help = "type of the parameters",
+                     .words = {"fp32", "bf16", "fp16"}},
+                    {.key = "family",
+                     .target = &family_,
+                     .help =
+                         "the model's name in config.json: llama, mistral, qwen2, qwen3 or phi3; nothing: "
+                         "what it was imported as, or what fits",
+                     .words = {"llama", "mistral", "qwen2", "qwen3", "phi3"},
+                     .may_be_empty = true},
+                    {.key = "tokenizer",
+                     .target = &tokenizer_,
+                     .help = "a folder whose tokenizer files are passed on; nothing: that of the training",
+                     .value_name = "FOLDER",
+                     .may_be_empty = true},
+                    {.key = "overwrite",
+                     .target = &overwrite_,
+                     .help = "write into a folder that is not empty, too",
+                     .is_flag = true}},
+        .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::missing_input,
+                       ExitCode::environment, ExitCode::io, ExitCode::configuration}};
+  }
+  bool needs_mpi() const override { return true; }
+
+  int run(Parsed&, comm::Session* session) override {
+    comm::Mesh mesh(*session, comm::resolve_mesh({}, session->world_size()));
+    const train::ModelSource source(from_, mesh.world());
+    model::ModelConfig config = source.config();
+    if (!family_.empty()) config.family = family_;
+    store::FolderOptions options;
+    options.dtype = dtype_from_name(dtype_);
+    options.overwrite = overwrite_;
+    options.tokenizer_from = tokenizer_.empty() ? known_tokenizer(source) : std::filesystem::path(tokenizer_);
+    if (!tokenizer_.empty() && !std::filesystem::is_directory(tokenizer_))
+      throw MissingError("{}: no such folder", tokenizer_);
+    const store::FolderReport report = store::write_model_folder(
+        output_, config,
+        [&](const std::string& parameter, Index first, Index count, float* out) {
+          source.read(parameter, first, count, out);
+        },
+        options, mesh.world());
+    if (session->rank() == 0)
+      fmt::print("{}: {} in {} file{}, {}{}\n", output_, format_bytes(report.bytes), report.files,
+                 report.files == 1 ? "" : "s", dtype_,
+                 options.tokenizer_from.empty() ? ", without a tokenizer (--tokenizer FOLDER)"
+                                                : ", tokenizer of " + options.tokenizer_from.string());
+    return 0;
+  }
+
+ private:
+  std::string from_, output_, dtype_ = "bf16", family_, tokenizer_;
+  bool overwrite_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_export() { return std::make_unique<Export>(); }
+
+}  // namespace cartan::cli

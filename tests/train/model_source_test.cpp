@@ -1,0 +1,137 @@
+// Parameters from Hugging Face folders and checkpoints: each rank of each mesh gets its own.
+#include "cartan/train/model_source.hpp"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "cartan/core/json.hpp"
+#include "cartan/store/model_config_file.hpp"
+#include "cartan/train/engine.hpp"
+#include "cartan/train/evaluator.hpp"
+#include "support/golden.hpp"
+#include "support/mpi_session.hpp"
+#include "support/test_device.hpp"
+
+namespace cartan::train {
+namespace {
+
+using testing::find_golden;
+using ::testing::HasSubstr;
+
+Config config_on(const model::ModelConfig& model, comm::MeshShape shape, int zero) {
+  Config config;
+  config.model = model;
+  config.run.device = cartan::testing::test_device_name();
+  config.run.threads = 1;
+  config.data.train = {"none"};
+  config.data.seq = 32;
+  config.batch.global = 4 * shape.dp;
+  config.mesh = shape;
+  config.zero.stage = zero;
+  resolve(config, shape.size());
+  return config;
+}
+
+class ModelSourceTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::filesystem::path folder_ = *find_golden("models/" + GetParam());
+  comm::Session& session_ = testing::session();
+};
+
+TEST_P(ModelSourceTest, EveryMeshAndZeroStageHoldsTheParametersOfTheFiles) {
+  const Tensors expected = testing::read_hf_tensors(folder_);
+  const int ranks = session_.world_size();
+  std::vector<comm::MeshShape> shapes{{1, ranks, 1, 1}, {1, 1, 1, ranks}, {1, 1, ranks, 1}};
+  if (session_.thread_multiple()) shapes.push_back({ranks, 1, 1, 1});
+  const auto device = cartan::testing::make_test_device(1);
+  for (const comm::MeshShape& shape : shapes)
+    for (const int zero : {0, 3}) {
+      comm::Mesh mesh(session_, shape, cartan::testing::test_device_kind());
+      const ModelSource source(folder_, mesh.world());
+      Config config;
+      try {
+        config = config_on(source.config(), shape, zero);
+      } catch (const ConfigError&) {
+        continue;  // not for this model
+      }
+      Engine engine(config, *device, mesh, session_.thread_multiple() && ranks > 1);
+      engine.state().clear();
+      source.load(config.model, engine.state());
+      engine.state().refresh_compute();
+      const Tensors held = gather_tensors(
+          config.model, master_values(engine.state(), &shard::GradientPart::alone), mesh.world());
+      for (const auto& [name, values] : expected)
+        EXPECT_EQ(held.at(name), values) << name << " on " << comm::to_string(shape) << ", ZeRO " << zero;
+    }
+}
+
+TEST_P(ModelSourceTest, DescribesItAlikeWithTheEntriesOfTransformers4And5) {
+  const auto newer = find_golden("models/" + GetParam() + "/config.v5.json");
+  if (!newer) GTEST_SKIP() << "no config.v5.json of " << GetParam() << " here";
+  EXPECT_EQ(model::to_json(store::read_model_config(*newer)), model::to_json(describe_model(folder_)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ModelSourceTest,
+                         ::testing::Values("llama-tied-tiny", "qwen2-tiny", "phi3-longrope-tiny"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(ModelSource, LongSequencesTurnByTheLongFactors) {
+  const auto device = cartan::testing::make_test_device(2);
+  const auto alone = comm::make_local_communicator("test");
+  const LoadedModel model =
+      load_model(*find_golden("models/phi3-longrope-tiny"), DType::f32, *device, *alone);
+  for (const char* name : {"io", "io_long"}) {
+    const store::SafetensorsFile io(
+        *find_golden(fmt::format("expected/phi3-longrope-tiny/{}.safetensors", name)));
+    const std::vector<std::int32_t> ids = io.integers("input_ids");
+    const std::vector<float> expected = io.floats("logits");
+    const auto length = static_cast<std::size_t>(io.tensor("input_ids").shape[1]);
+    for (std::size_t first = 0; first < ids.size(); first += length) {
+      const SequenceResult result = evaluate_ids(model, std::span(ids).subspan(first, length), true, *device);
+      const auto begin = expected.begin() + static_cast<std::ptrdiff_t>(first * 512);
+      EXPECT_LT(distance(result.logits, {begin, begin + static_cast<std::ptrdiff_t>(length * 512)}).largest,
+                5e-5)
+          << name;
+    }
+  }
+}
+
+TEST(ModelSource, AnotherModelIsRefusedWithWhatDiffers) {
+  const auto alone = comm::make_local_communicator("test");
+  const ModelSource source(*find_golden("models/llama-tied-tiny"), *alone);
+  model::ModelConfig other = source.config();
+  other.layers = 7;
+  other.window = 5;
+  other.init_std = 1;
+  const auto device = cartan::testing::make_test_device(1);
+  const shard::FlatLayout layout(other);
+  shard::FlatState state(layout, {DType::f32, 0}, *device, *alone);
+  try {
+    source.load(other, state);
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("holds layers = 4, the configuration says 7"));
+    EXPECT_THAT(error.what(), HasSubstr("holds window = nothing, the configuration says 5"));
+    EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("init_std")));
+  }
+}
+
+TEST(ModelSource, WhatIsNoModelIsMissing) {
+  const auto alone = comm::make_local_communicator("test");
+  const std::filesystem::path empty =
+      std::filesystem::path(::testing::TempDir()) / fmt::format("empty{}", ::getpid());
+  std::filesystem::create_directories(empty);
+  EXPECT_THROW(describe_model(empty), MissingError);
+  EXPECT_THROW(describe_model(empty / "nothing.h5"), MissingError);
+  EXPECT_THROW(ModelSource(empty, *alone), MissingError);
+  std::filesystem::remove(empty);
+}
+
+}  // namespace
+}  // namespace cartan::train
