@@ -54,15 +54,22 @@ void convert(std::span<const std::byte> bytes, float* out, Convert&& to) {
   for (std::size_t i = 0; i < bytes.size() / sizeof(T); ++i) out[i] = to(load<T>(bytes, i));
 }
 
+/// Sorted by key: an object that keeps the order of its keys compares each new one with all.
+using Header = nlohmann::json;
+
 /// The header; a name twice is an error, which the parser would pass over.
-Json parse_header(std::string_view text, const std::string& where) {
+Header parse_header(std::string_view text, const std::string& where) {
   std::unordered_set<std::string> names;
-  parse_json(text, where);
-  return Json::parse(text, [&](int depth, Json::parse_event_t event, const Json& parsed) {
-    if (event == Json::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second)
-      throw DataError("{}: two tensors have the name {}", where, parsed.get<std::string>());
-    return true;
-  });
+  try {
+    return Header::parse(text, [&](int depth, Header::parse_event_t event, const Header& parsed) {
+      if (event == Header::parse_event_t::key && depth == 1 &&
+          !names.insert(parsed.get<std::string>()).second)
+        throw DataError("{}: two tensors have the name {}", where, parsed.get<std::string>());
+      return true;
+    });
+  } catch (const Header::exception& error) {
+    throw DataError("{}: the safetensors header is not valid JSON: {}", where, error.what());
+  }
 }
 
 }  // namespace
@@ -121,7 +128,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
   if (length > kMaxHeader || length > bytes.size() - kPrefix)
     throw DataError("{}: no safetensors file, or truncated: its header should have {} bytes, the file has {}",
                     where, length, bytes.size());
-  const Json header = parse_header(
+  const Header header = parse_header(
       {reinterpret_cast<const char*>(bytes.data()) + kPrefix, static_cast<std::size_t>(length)}, where);
   if (!header.is_object()) throw DataError("{}: the safetensors header is no JSON object", where);
   const std::span<const std::byte> data = bytes.subspan(kPrefix + static_cast<std::size_t>(length));

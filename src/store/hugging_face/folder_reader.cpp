@@ -28,13 +28,13 @@ std::vector<std::string> files_of_index(const fs::path& path) {
                     path.string());
   std::set<std::string> files;
   for (const auto& [tensor, file] : map->items()) {
-    const bool is_name = file.is_string() && !file.get<std::string>().empty() &&
-                         fs::path(file.get<std::string>()).filename() == file.get<std::string>();
+    const std::string name = file.is_string() ? file.get<std::string>() : std::string();
+    const bool is_name = !name.empty() && name != "." && name != ".." && fs::path(name).filename() == name;
     if (!is_name)
       throw DataError("{}: weight_map puts {} into {}: expected the name of a file in the same folder",
                       path.string(), tensor.substr(0, 80),
                       file.dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 80));
-    files.insert(file.get<std::string>());
+    files.insert(name);
   }
   return {files.begin(), files.end()};
 }
