@@ -357,18 +357,24 @@ def read_token_file(prefix):
     return TokenFile(code, lengths, offsets, bounds, list(struct.unpack(f"<{len(data) // 2}H", data)))
 
 
-def read_safetensors(path):
-    """Name -> (shape, list of floats), for fp32 tensors."""
+def safetensors_entries(path):
+    """Name -> (dtype, shape, bytes)."""
     data = Path(path).read_bytes()
     (length,) = struct.unpack_from("<Q", data)
     header = json.loads(data[8 : 8 + length])
     header.pop("__metadata__", None)
+    values = data[8 + length :]
+    return {
+        name: (entry["dtype"], entry["shape"], values[slice(*entry["data_offsets"])]) for name, entry in header.items()
+    }
+
+
+def read_safetensors(path):
+    """Name -> (shape, list of floats), for fp32 tensors."""
     tensors = {}
-    for name, entry in header.items():
-        assert entry["dtype"] == "F32", entry
-        begin, end = entry["data_offsets"]
-        values = struct.unpack(f"<{(end - begin) // 4}f", data[8 + length + begin : 8 + length + end])
-        tensors[name] = (entry["shape"], list(values))
+    for name, (dtype, shape, data) in safetensors_entries(path).items():
+        assert dtype == "F32", (name, dtype)
+        tensors[name] = (shape, list(struct.unpack(f"<{len(data) // 4}f", data)))
     return tensors
 
 

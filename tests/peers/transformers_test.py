@@ -1,0 +1,166 @@
+"""Models that transformers makes, with every rotary scaling and window, compute the same in cartan; what cartan
+exports, after training too, transformers loads without a word and computes the same."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+try:
+    import torch
+    import transformers
+    from safetensors.torch import load_file
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+SIZES = dict(
+    vocab_size=300,
+    hidden_size=64,
+    intermediate_size=56,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=256,
+    initializer_range=0.3,
+    bos_token_id=1,
+    eos_token_id=2,
+    pad_token_id=None,
+)
+LENGTH = 70  # beyond windows and original lengths, below the rest
+
+
+def rope(kind, **entries):
+    return dict(rope_parameters=dict(rope_type=kind, rope_theta=1000.0, **entries))
+
+
+LONGROPE = dict(
+    short_factor=[1.0, 1.1, 1.3, 1.4], long_factor=[1.5, 2.0, 3.5, 5.0], partial_rotary_factor=0.5, factor=8.0
+)
+CASES = {
+    "llama": ("Llama", {}),
+    "llama_tied": ("Llama", dict(tie_word_embeddings=True, head_dim=20)),
+    "llama_linear": ("Llama", rope("linear", factor=3.0)),
+    "llama_dynamic": ("Llama", dict(max_position_embeddings=32, **rope("dynamic", factor=4.0))),
+    "llama_yarn": ("Llama", rope("yarn", factor=8.0, original_max_position_embeddings=32)),
+    "llama_yarn_mscale": (
+        "Llama",
+        rope("yarn", factor=8.0, original_max_position_embeddings=32, beta_fast=8, mscale=1.2, mscale_all_dim=0.6),
+    ),
+    "llama_llama3": (
+        "Llama",
+        rope("llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32),
+    ),
+    "mistral": ("Mistral", dict(sliding_window=None)),
+    "mistral_window": ("Mistral", dict(sliding_window=9)),
+    "qwen2": ("Qwen2", dict(tie_word_embeddings=True)),
+    "qwen2_window": ("Qwen2", dict(use_sliding_window=True, sliding_window=11, max_window_layers=1)),
+    "qwen3": ("Qwen3", dict(head_dim=16)),
+    "qwen3_layers": (
+        "Qwen3",
+        dict(
+            head_dim=16,
+            use_sliding_window=True,
+            sliding_window=5,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        ),
+    ),
+    "phi3_window": ("Phi3", dict(sliding_window=13, pad_token_id=0)),
+    "phi3_longrope": (
+        "Phi3",
+        dict(
+            original_max_position_embeddings=32,
+            pad_token_id=0,
+            **rope("longrope", original_max_position_embeddings=32, **LONGROPE),
+        ),
+    ),
+}
+
+
+class Words(logging.Handler):
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.said = []
+
+    def emit(self, record):
+        self.said.append(record.getMessage())
+
+
+class Transformers(unittest.TestCase):
+    def setUp(self):
+        self.dir = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        generator = torch.Generator().manual_seed(5)
+        self.ids = torch.randint(0, SIZES["vocab_size"], (2, LENGTH), generator=generator)
+        (self.dir / "ids.json").write_text(json.dumps(self.ids.tolist()))
+
+    def cartan(self, *words):
+        done = subprocess.run([os.environ["CARTAN"], *words], cwd=self.dir, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, f"{words}\n{done.stderr}")
+
+    def logits_of_cartan(self, source):
+        self.cartan("eval", "--from", source, "--ids", "ids.json", "--logits", "logits.safetensors")
+        return load_file(self.dir / "logits.safetensors")["logits"]
+
+    def logits_of(self, model):
+        with torch.no_grad():
+            return model.eval()(self.ids).logits
+
+    def make(self, family, entries):
+        torch.manual_seed(3)
+        config = getattr(transformers, f"{family}Config")(**{**SIZES, **entries})
+        config._attn_implementation = "eager"
+        model = getattr(transformers, f"{family}ForCausalLM")(config).float()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.dim() == 1:  # norms and biases, which begin as ones and zeros
+                    parameter.add_(torch.rand(parameter.shape) - 0.5)
+        model.save_pretrained(self.dir / "model")
+        return model
+
+    def load_quietly(self, folder):
+        words = Words()
+        transformers.utils.logging.disable_progress_bar()
+        logger = logging.getLogger("transformers")
+        logger.addHandler(words)
+        try:
+            model, report = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+            )
+        finally:
+            logger.removeHandler(words)
+        self.assertEqual(words.said, [])
+        self.assertEqual({key: value for key, value in report.items() if value}, {})
+        return model
+
+    def test_both_compute_the_same(self):
+        for name, (family, entries) in CASES.items():
+            with self.subTest(name):
+                subprocess.run(["rm", "-rf", "model", "exported", "model.h5"], cwd=self.dir, check=True)
+                expected = self.logits_of(self.make(family, entries))
+                difference = (self.logits_of_cartan("model") - expected).abs().max() / expected.abs().max()
+                self.assertLess(difference, 2e-5)
+                self.cartan("import", "--from", "model", "--output", "model.h5")
+                self.cartan("export", "--from", "model.h5", "--output", "exported", "--dtype", "fp32")
+                exported = self.load_quietly(self.dir / "exported")
+                self.assertTrue(torch.equal(self.logits_of(exported), expected))
+
+    def test_a_training_leaves_what_transformers_computes(self):
+        self.make("Qwen2", {})
+        (self.dir / "text.txt").write_text("to be or not to be, that is the question " * 60)
+        self.cartan("tokenize", "--input", "text.txt", "--output", "data")
+        self.cartan(
+            *("train", "--model.from", "model", "--data.train", "data", "--steps", "3", "--seq", "64"),
+            *("--batch.global", "4", "--export.dir", "exported", "--export.dtype", "fp32", "--run.dir", "run"),
+        )
+        trained = self.load_quietly(self.dir / "exported")
+        found, expected = self.logits_of_cartan("run"), self.logits_of(trained)
+        self.assertLess((found - expected).abs().max() / expected.abs().max(), 2e-5)
+        self.assertFalse(torch.equal(trained.lm_head.weight, load_file(self.dir / "model/model.safetensors")["lm_head.weight"]))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
