@@ -1,6 +1,6 @@
 // What the user said: options of the command line and of INI files merged into a configuration, each value
-// with its source. Defaults < model.preset or model.from < a configuration of another trainer < files in their
-// order < command line.
+// with its source. Defaults < model.preset or model.from < a configuration of another trainer < files in
+// their order < command line.
 //
 // How a command uses it (command.hpp has the class around it):
 //   CommandSpec spec{.name = "generate", .uses = {"model", "data.tokenizer", "run.dir"}, ...};

@@ -203,8 +203,8 @@ void Block::decode(const BatchView& batch, const UnitView& unit, const RopeTable
   shape.q_first = cached;
   saved.attention = work.matrix(fresh, heads_ * head_dim_);
   work.ops().attention_forward(shape, rotated_q(saved), cache_k.row_block(0, shape.k_length),
-                               cache_v.row_block(0, shape.k_length), first_seen(batch), saved.attention,
-                               {}, work.stream());
+                               cache_v.row_block(0, shape.k_length), first_seen(batch), saved.attention, {},
+                               work.stream());
   finish(batch, unit, saved, out, false, work);
 }
 

@@ -36,7 +36,8 @@ constexpr std::array kPresets{
 };
 
 constexpr std::array<std::string_view, 5> kFamilies{"llama", "mistral", "qwen2", "qwen3", "phi3"};
-constexpr std::array<std::string_view, 6> kRopeKinds{"none", "linear", "dynamic", "llama3", "yarn", "longrope"};
+constexpr std::array<std::string_view, 6> kRopeKinds{"none",   "linear", "dynamic",
+                                                     "llama3", "yarn",   "longrope"};
 
 void check_rope(const ModelConfig& c, Problems& problems) {
   const RopeScaling& r = c.rope_scaling;
@@ -58,7 +59,7 @@ void check_rope(const ModelConfig& c, Problems& problems) {
     problems.add("model.rope-beta-slow = {} and model.rope-beta-fast = {}: must be positive and ascending",
                  r.beta_slow, r.beta_fast);
   if (r.kind != "longrope") return;
-  const auto pairs = static_cast<std::size_t>(c.rotary_dim / 2);
+  const auto pairs = static_cast<std::size_t>(c.turning_channels() / 2);
   for (const auto& [key, factors] : {std::pair{"model.rope-short-factors", &r.short_factors},
                                      std::pair{"model.rope-long-factors", &r.long_factors}})
     if (factors->size() != pairs ||
@@ -124,12 +125,12 @@ std::string divisors_text(Index value) {
 void ModelConfig::derive(Index tokenizer_vocab) {
   if (kv_heads == 0) kv_heads = heads;
   if (head_dim == 0 && heads > 0) head_dim = hidden / heads;
-  if (rotary_dim == 0) rotary_dim = head_dim;
   if (vocab == 0) vocab = tokenizer_vocab;
 }
 
 std::vector<bool> ModelConfig::windowed_layers() const {
-  if (window == 0 || window_layers == "all") return std::vector<bool>(narrow<std::size_t>(layers), window > 0);
+  if (window == 0 || window_layers == "all")
+    return std::vector<bool>(narrow<std::size_t>(layers), window > 0);
   const auto named = parse_ranges(window_layers, layers);
   if (!named)
     throw ConfigError("model.window-layers = {}: use all, or numbers from 0 to {} as in 0-{}", window_layers,
@@ -168,8 +169,8 @@ void check(const ModelConfig& c, Problems& problems) {
   if (!(c.rope_theta > 0)) problems.add("model.rope-theta = {}: must be positive", c.rope_theta);
   if (!(c.norm_eps > 0)) problems.add("model.norm-eps = {}: must be positive", c.norm_eps);
   if (!(c.init_std > 0)) problems.add("model.init-std = {}: must be positive", c.init_std);
-  if (c.rotary_dim % 2 != 0 || c.rotary_dim > c.head_dim || c.rotary_dim < 2)
-    problems.add("model.rotary-dim = {}: must be an even number from 2 to model.head-dim = {}", c.rotary_dim,
+  if (c.rotary_dim % 2 != 0 || c.rotary_dim > c.head_dim || c.rotary_dim < 0)
+    problems.add("model.rotary-dim = {}: must be an even number from 0 to model.head-dim = {}", c.rotary_dim,
                  c.head_dim);
   if (c.window < 0) problems.add("model.window = {}: must not be negative", c.window);
   try {
@@ -228,7 +229,7 @@ Json to_json(const ModelConfig& c) {
             {"init_std", c.init_std}};
   json["rope_scaling"] = rope_to_json(c.rope_scaling);
   // What other models have not is left away.
-  if (c.rotary_dim != c.head_dim) json["rotary_dim"] = c.rotary_dim;
+  if (c.turning_channels() != c.head_dim) json["rotary_dim"] = c.rotary_dim;
   if (c.window > 0) {
     json["window"] = c.window;
     json["window_layers"] = c.window_layers;
@@ -255,7 +256,7 @@ ModelConfig model_config_from_json(const Json& json, const std::string& where) {
     json.at("norm_eps").get_to(c.norm_eps);
     json.at("init_std").get_to(c.init_std);
     c.rope_scaling = rope_from_json(json.at("rope_scaling"));
-    c.rotary_dim = json.value("rotary_dim", c.head_dim);
+    c.rotary_dim = json.value("rotary_dim", c.rotary_dim);
     c.window = json.value("window", c.window);
     c.window_layers = json.value("window_layers", c.window_layers);
     c.max_length = json.value("max_length", c.max_length);

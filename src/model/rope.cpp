@@ -21,7 +21,8 @@ double plain_frequency(double theta, Index pair, Index rotary_dim) {
 /// The base that lets the slowest pair turn at `length` positions as far as it did at the original length.
 double dynamic_theta(const ModelConfig& c, Index length) {
   const RopeScaling& r = c.rope_scaling;
-  const auto dim = static_cast<double>(c.rotary_dim), original = static_cast<double>(r.original_length);
+  const auto dim = static_cast<double>(c.turning_channels()),
+             original = static_cast<double>(r.original_length);
   const double ratio = std::max(static_cast<double>(length), original) / original;
   return c.rope_theta * std::pow(r.factor * ratio - (r.factor - 1), dim / (dim - 2));
 }
@@ -43,7 +44,7 @@ struct Ramp {
 
 Ramp yarn_ramp(const ModelConfig& c) {
   const RopeScaling& r = c.rope_scaling;
-  const auto dim = static_cast<double>(c.rotary_dim);
+  const auto dim = static_cast<double>(c.turning_channels());
   const auto pair_that_turns = [&](double turns) {
     return dim * std::log(static_cast<double>(r.original_length) / (turns * 2.0 * std::numbers::pi)) /
            (2.0 * std::log(c.rope_theta));
@@ -63,8 +64,8 @@ std::vector<double> rope_frequencies(const ModelConfig& c, Index length) {
   const RopeScaling& r = c.rope_scaling;
   const double theta = r.kind == "dynamic" ? dynamic_theta(c, length) : c.rope_theta;
   std::vector<double> frequencies;
-  for (Index i = 0; i < c.rotary_dim / 2; ++i) {
-    double frequency = plain_frequency(theta, i, c.rotary_dim);
+  for (Index i = 0; i < c.turning_channels() / 2; ++i) {
+    double frequency = plain_frequency(theta, i, c.turning_channels());
     if (r.kind == "linear") frequency /= r.factor;
     if (r.kind == "llama3") frequency = llama3_frequency(r, frequency);
     if (r.kind == "yarn") {

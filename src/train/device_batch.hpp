@@ -12,8 +12,8 @@
 
 namespace cartan::train {
 
-/// Bytes that upload needs for micro-batches of up to `tokens` tokens, of a model with layers that see a window
-/// or without.
+/// Bytes that upload needs for micro-batches of up to `tokens` tokens, of a model with layers that see a
+/// window or without.
 inline std::size_t batch_bytes(Index tokens, bool has_window) {
   return (has_window ? 5 : 4) * narrow<std::size_t>(tokens) * sizeof(std::int32_t);
 }

@@ -87,10 +87,10 @@ std::string shrink_chosen(const std::vector<bool>& chosen, Index layers) {
 void shrink_rotation(model::ModelConfig& toy, Index sequence, const Config& config) {
   const model::ModelConfig& model = config.model;
   model::RopeScaling& rope = toy.rope_scaling;
-  toy.rotary_dim = model.rotary_dim == model.head_dim ? kHeadDim : kHeadDim - 2;
+  toy.rotary_dim = model.turning_channels() == model.head_dim ? 0 : kHeadDim - 2;
   toy.rope_theta = std::min(model.rope_theta, kHighestTheta);
   for (std::vector<double>* const factors : {&rope.short_factors, &rope.long_factors})
-    if (!factors->empty()) factors->resize(narrow<std::size_t>(toy.rotary_dim / 2), factors->back());
+    if (!factors->empty()) factors->resize(narrow<std::size_t>(toy.turning_channels() / 2), factors->back());
   if (!model::rope_depends_on_length(model))
     rope.original_length = std::min(rope.original_length, kOriginalLength);
   else

@@ -58,7 +58,8 @@ class DataLoader : public testing::Test {
                                        array.begin() + (row + 1) * batch.seq);
     };
     return {
-        1, batch.seq, cut(batch.tokens), cut(batch.targets), cut(batch.positions), cut(batch.document_start)};
+        1, batch.seq, cut(batch.tokens), cut(batch.targets), cut(batch.positions), cut(batch.document_start),
+        {}};
   }
   static Rows no_rows() { return Rows(kSteps, std::vector<Batch>(kGlobalBatch)); }
 

@@ -156,7 +156,9 @@ TEST_P(Golden, TenStepsOfAdamWMatch) {
   train::Config config = config_for(testing::read_hf_config(folder), 2, 1);
   config.optim.clip = golden["hyper"]["clip"];
   config.optim.lr = golden["hyper"]["lr"];
-  config.schedule = {"cosine", golden["hyper"]["warmup"], golden["hyper"]["min_lr"]};
+  config.schedule.kind = "cosine";
+  config.schedule.warmup = golden["hyper"]["warmup"];
+  config.schedule.min_lr = golden["hyper"]["min_lr"];
   train::Engine engine(config, *device_, mesh_, mesh_.world().size() > 1);
   const auto initial = testing::read_hf_tensors(folder);
   engine.state().initialise(config.model, 1);

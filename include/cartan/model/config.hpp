@@ -29,8 +29,7 @@ struct RopeScaling {
 
 inline constexpr Index kMostLayers = Index{1} << 16;
 
-/// Zero means "derive": kv_heads = heads, head_dim = hidden / heads, rotary_dim = head_dim, vocab = the
-/// tokenizer's size.
+/// Zero means "derive": kv_heads = heads, head_dim = hidden / heads, vocab = the tokenizer's size.
 struct ModelConfig {
   std::string preset;  ///< where the other values came from, for people; not used afterwards
   std::string from;    ///< likewise: the folder or checkpoint that parameters come from
@@ -41,7 +40,7 @@ struct ModelConfig {
   Index heads = 4;
   Index kv_heads = 0;
   Index head_dim = 0;
-  Index rotary_dim = 0;  ///< channels of a head that turn
+  Index rotary_dim = 0;  ///< channels of a head that turn; 0: all
   Index ffn = 688;
   Index vocab = 0;
   bool tied = false;
@@ -57,6 +56,8 @@ struct ModelConfig {
 
   /// Fills in what is zero, given the tokenizer's size.
   void derive(Index tokenizer_vocab);
+  /// Channels of a head that turn with the position.
+  Index turning_channels() const { return rotary_dim > 0 ? rotary_dim : head_dim; }
   /// Which layers see a window only. Throws ConfigError for a wrong list.
   std::vector<bool> windowed_layers() const;
 };

@@ -256,7 +256,11 @@ void read_rope(Entries& entries, const Family& family, ModelConfig& c, Problems&
       r.attention_factor = inner.number("attention_factor", r.attention_factor);
     inner.report_rest();
   }
+  if (share == 1) return;
   c.rotary_dim = static_cast<Index>(static_cast<double>(c.head_dim) * share);
+  if (c.rotary_dim < 2)
+    problems.add("partial_rotary_factor = {}: leaves less than a pair of the {} channels of a head", share,
+                 c.head_dim);
 }
 
 /// The layers that see a window, as ModelConfig has them.

@@ -42,7 +42,7 @@ std::optional<std::string> obstacle(const ModelConfig& c, const Family& family) 
   if (has_window(c, false) && !family.windows) return "has no sliding window";
   if (has_window(c, false) && !has_window(c, true) && !family.windows_of_some)
     return "has a sliding window in all layers or in none";
-  if (c.rotary_dim != c.head_dim && !family.partial_rotary) return "turns all channels of a head";
+  if (c.turning_channels() != c.head_dim && !family.partial_rotary) return "turns all channels of a head";
   if (c.head_dim * c.heads != c.hidden && !family.own_head_dim) return "has heads of hidden / heads channels";
   const std::string& rope = c.rope_scaling.kind;
   if (family.name == "phi3" && rope != "none" && rope != "longrope")
@@ -125,7 +125,8 @@ Json model_config_to_hugging_face(const ModelConfig& c, DType dtype) {
   if (c.rope_scaling.kind == "dynamic" && c.rope_scaling.original_length != c.max_length)
     json["max_position_embeddings"] = c.rope_scaling.original_length;
   if (family.partial_rotary) {
-    json["partial_rotary_factor"] = static_cast<double>(c.rotary_dim) / static_cast<double>(c.head_dim);
+    json["partial_rotary_factor"] =
+        static_cast<double>(c.turning_channels()) / static_cast<double>(c.head_dim);
     json["original_max_position_embeddings"] =
         c.rope_scaling.kind == "longrope" ? c.rope_scaling.original_length : c.max_length;
   }
