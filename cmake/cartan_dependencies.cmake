@@ -20,6 +20,9 @@ if(NOT TARGET yaml-cpp::yaml-cpp)  # the name since 0.8
 endif()
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
+# 10.40 knows the property White_Space.
+pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8>=10.40)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 
 # cartan_find_library(NAME HEADER LIBRARY [SUFFIX]): an imported target for a library without a usable package file.
 # (Debian's dnnl-config.cmake asks for OpenCL, which cartan does not use.)

@@ -10,7 +10,7 @@ packages=(
   g++ cmake ninja-build git pkg-config
   libopenmpi-dev openmpi-bin libhdf5-openmpi-dev hdf5-tools libboost-program-options-dev
   libdnnl-dev libhwy-dev
-  nlohmann-json3-dev libfmt-dev libspdlog-dev libxxhash-dev libyaml-cpp-dev
+  nlohmann-json3-dev libfmt-dev libspdlog-dev libxxhash-dev libyaml-cpp-dev libpcre2-dev libutf8proc-dev
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev

@@ -86,7 +86,8 @@ void check(const DataConfig& config, Problems& problems) {
                  config.valid_fraction);
   if (config.seq < 1 || config.seq > (Index{1} << 30))
     problems.add("data.seq = {} is out of range: use 1 to 2^30 tokens", config.seq);
-  collect(problems, [&] { make_tokenizer(config.tokenizer); });
+  // A tokenizer.json is opened where its vocabulary is needed.
+  if (!names_tokenizer_file(config.tokenizer)) collect(problems, [&] { make_tokenizer(config.tokenizer); });
   if (config.json_key.empty())
     problems.add("data.json-key is empty: name the member of a JSON line that holds the text");
 }

@@ -2,6 +2,8 @@
 #include "cartan/data/utf8.hpp"
 
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 
 namespace cartan::data {
 namespace {
@@ -46,6 +48,23 @@ std::string take_utf8(std::string& pending, bool finish) {
   }
   pending.erase(0, pending.size() - rest.size());
   return out;
+}
+
+bool is_valid_utf8(std::string_view text) {
+  while (!text.empty()) {
+    std::uint64_t eight = 0;
+    if (text.size() >= sizeof eight) {
+      std::memcpy(&eight, text.data(), sizeof eight);
+      if ((eight & 0x8080808080808080U) == 0) {
+        text.remove_prefix(sizeof eight);
+        continue;
+      }
+    }
+    const Piece piece = first_piece(text);
+    if (piece.kind != Piece::Kind::character) return false;
+    text.remove_prefix(piece.length);
+  }
+  return true;
 }
 
 std::string valid_utf8(std::string_view text) {

@@ -171,9 +171,8 @@ class WordTokenizer final : public Tokenizer {
     if (length > 0) ids.push_back(length);
   }
   std::size_t stable_prefix(std::string_view text) const override { return text.rfind(' ') + 1; }
-  std::string token_bytes(std::int32_t id, bool) const override {
-    return std::string(static_cast<std::size_t>(id), 'x');
-  }
+  std::optional<std::int32_t> token_id(std::string_view) const override { return std::nullopt; }
+  std::unique_ptr<TokenDecoder> decoder(const DecodeOptions&) const override { return nullptr; }
 };
 
 TEST_F(Tokenize, TokensThatDependOnWhatFollowsAreNotCut) {

@@ -12,6 +12,9 @@ namespace cartan::data {
 /// become U+FFFD, one for each maximal piece (Unicode 15, section 3.9, "U+FFFD Substitution").
 std::string take_utf8(std::string& pending, bool finish);
 
+/// Whether all of `text` is well-formed.
+bool is_valid_utf8(std::string_view text);
+
 /// `text` with every piece that is not UTF-8 replaced by U+FFFD.
 std::string valid_utf8(std::string_view text);
 

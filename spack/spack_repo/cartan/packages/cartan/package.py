@@ -61,6 +61,8 @@ class Cartan(CMakePackage, CudaPackage):
     depends_on("spdlog@1.10:")
     depends_on("xxhash@0.8.1:")
     depends_on("yaml-cpp@0.7:")
+    depends_on("pcre2@10.40: +jit")
+    depends_on("utf8proc@2.5:")
     depends_on("googletest@1.12: +gmock", when="+tests")
     depends_on("benchmark@1.7:", when="+benchmarks")
     depends_on("cuda@12.4:", when="+cuda")
