@@ -102,7 +102,8 @@ class Generate : public Command {
     options.seed = seed_;
     if (!ignore_end_ && tokenizer->vocab_size() <= model.config.vocab)
       options.end_token = tokenizer->end_of_text();
-    for (const Prompt& prompt : prompts) write(prompt, generator.generate(prompt.ids, options), *tokenizer);
+    for (const Prompt& prompt : prompts)
+      write(prompt, generator.generate(prompt.ids, options), *tokenizer, options.end_token);
     return 0;
   }
 
@@ -124,7 +125,9 @@ class Generate : public Command {
         if (!texts.empty() && texts.back().empty()) texts.pop_back();
       }
       for (std::string& text : texts) {
-        std::vector<std::int32_t> ids = tokenizer.encode(text);
+        // What the tokenizer puts before a text; what it puts after one would end the prompt.
+        std::vector<std::int32_t> ids(tokenizer.ids_before().begin(), tokenizer.ids_before().end());
+        tokenizer.append_ids(text, true, ids);
         prompts.push_back({std::move(text), std::move(ids)});
       }
     }
@@ -132,13 +135,13 @@ class Generate : public Command {
     return prompts;
   }
 
-  void write(const Prompt& prompt, const std::vector<std::int32_t>& ids,
-             const data::Tokenizer& tokenizer) const {
+  void write(const Prompt& prompt, const std::vector<std::int32_t>& ids, const data::Tokenizer& tokenizer,
+             std::int32_t end_token) const {
     std::vector<std::int32_t> readable = ids;
-    if (!readable.empty() && readable.back() == tokenizer.end_of_text()) readable.pop_back();
+    if (!readable.empty() && readable.back() == end_token) readable.pop_back();
     std::string text;
     try {
-      text = tokenizer.decode(readable);
+      text = tokenizer.decode(readable, {.at_start = false});
     } catch (const DataError&) {
       text.clear();  // a model with another vocabulary than the tokenizer: the ids say it all
     }

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "cartan/core/text.hpp"
 #include "cartan/data/tokenize.hpp"
@@ -41,9 +43,9 @@ class Tokenize : public Command {
     return {
         .name = "tokenize",
         .sentence = "turn text files, folders and JSON lines into token files for data.train",
-        .usage = "--input PATH... --output PREFIX [--tokenizer byte] [--json-key NAME]",
+        .usage = "--input PATH... --output PREFIX [--tokenizer byte|PATH] [--json-key NAME] [--threads N]",
         .examples = {"cartan tokenize --input docs src --output corpus",
-                     "cartan tokenize --input wiki.jsonl --json-key text --output data/wiki"},
+                     "cartan tokenize --input wiki.jsonl --tokenizer Llama-3.2-1B --output data/wiki"},
         .uses = {"data.tokenizer", "data.json-key"},
         .options =
             {{.key = "input",
@@ -55,7 +57,11 @@ class Tokenize : public Command {
               .target = &output_,
               .help = "PREFIX.bin and PREFIX.idx are written",
               .value_name = "PREFIX",
-              .is_required = true}},
+              .is_required = true},
+             {.key = "threads",
+              .target = &threads_,
+              .help = "that encode; 0: as many as there are CPUs",
+              .range = between(0, 4096)}},
         .short_names = {{"tokenizer", "data.tokenizer"}, {"json-key", "data.json-key"}},
         .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::missing_input,
                        ExitCode::io, ExitCode::configuration}};
@@ -70,6 +76,8 @@ class Tokenize : public Command {
       ProgressLine line;
       data::TokenizeOptions options;
       options.json_key = parsed.config.data.json_key;
+      options.threads = threads_ > 0 ? static_cast<int>(threads_)
+                                     : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
       options.progress = [&](const data::TokenizeCounts& now) { line.show(now); };
       counts = data::tokenize_files(inputs_, output_, *tokenizer, options);
     }
@@ -84,6 +92,7 @@ class Tokenize : public Command {
  private:
   std::vector<std::string> inputs_;
   std::string output_;
+  Index threads_ = 0;
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Files in, pieces of text through the tokenizer, sequences and documents out.
+// Files in, pieces of text through the tokenizer, sequences and documents out, in the order of the input.
 #include "cartan/data/tokenize.hpp"
 
 #include <algorithm>
@@ -11,17 +11,119 @@
 #include "cartan/core/text.hpp"
 #include "cartan/data/indexed_dataset_writer.hpp"
 #include "input_files.hpp"
+#include "ordered_workers.hpp"
 
 namespace cartan::data {
 namespace {
 
 constexpr Index kProgressBytes = Index{4} << 20;
 
-/// One run over all inputs.
+/// A part of the input, in order: what is encoded at a time, and what it means for the documents.
+struct Batch {
+  enum class Kind { text, json_lines } kind = Kind::text;
+  std::string content = {};     ///< a piece of one document, or whole JSON lines
+  bool at_start = true;         ///< text: nothing of the document came before
+  bool ends_document = false;   ///< text: nothing of it follows
+  bool drops_document = false;  ///< text: the document turned out to be binary
+  std::string path = {};        ///< of the file
+  Index first_line = 0;         ///< json_lines: number of the first one
+  /// What came of it: the ids, and where in them documents end.
+  std::vector<std::int32_t> ids = {};
+  std::vector<std::size_t> document_ends = {};
+  Index empty_texts = 0;
+};
+
+/// The text of a JSON line. Throws DataError.
+std::string text_of(std::string_view line, const std::string& key, const std::string& path, Index number) {
+  Json json;
+  try {
+    json = Json::parse(line);
+  } catch (const nlohmann::json::parse_error& error) {
+    throw DataError(
+        "{} line {}: not valid JSON near column {}, expected one object a line, as {{\"{}\": \"...\"}}", path,
+        number, error.byte, key);
+  }
+  if (!json.is_object())
+    throw DataError("{} line {}: found a JSON {}, expected an object with the key \"{}\"", path, number,
+                    json.type_name(), key);
+  const auto member = json.find(key);
+  if (member == json.end()) {
+    std::vector<std::string> keys;
+    for (const auto& [name, value] : json.items()) keys.push_back('"' + name + '"');
+    throw DataError("{} line {}: no key \"{}\", found {}; choose one with --json-key", path, number, key,
+                    keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, ", ")));
+  }
+  if (!member->is_string())
+    throw DataError("{} line {}: \"{}\" is a JSON {}, expected a string", path, number, key,
+                    member->type_name());
+  return member->get<std::string>();
+}
+
+/// Makes ids of batches; called by several threads.
+class Encoder {
+ public:
+  Encoder(const Tokenizer& tokenizer, const TokenizeOptions& options)
+      : tokenizer_(tokenizer),
+        json_key_(options.json_key),
+        after_(tokenizer.ids_after().begin(), tokenizer.ids_after().end()) {
+    // A template may put the end there already.
+    if (options.append_end && (after_.empty() || after_.back() != tokenizer.end_of_text()))
+      after_.push_back(tokenizer.end_of_text());
+  }
+
+  void encode(Batch& batch) const {
+    if (batch.kind == Batch::Kind::json_lines) {
+      encode_lines(batch);
+    } else {
+      if (!batch.content.empty()) add_text(batch.content, batch.at_start, batch.ids);
+      if (batch.ends_document) end_document(batch, !(batch.at_start && batch.content.empty()));
+    }
+    std::string().swap(batch.content);
+  }
+
+ private:
+  void encode_lines(Batch& batch) const {
+    std::size_t begin = 0;
+    for (Index number = batch.first_line; begin < batch.content.size(); ++number) {
+      const std::size_t end = std::min(batch.content.find('\n', begin), batch.content.size());
+      const std::string_view line = std::string_view(batch.content).substr(begin, end - begin);
+      begin = end + 1;
+      if (trim(line).empty()) continue;
+      const std::string text = text_of(line, json_key_, batch.path, number);
+      if (!text.empty()) add_text(text, true, batch.ids);
+      end_document(batch, !text.empty());
+    }
+  }
+
+  void add_text(std::string_view text, bool at_start, std::vector<std::int32_t>& ids) const {
+    if (at_start) ids.insert(ids.end(), tokenizer_.ids_before().begin(), tokenizer_.ids_before().end());
+    tokenizer_.append_ids(text, at_start, ids);
+  }
+
+  void end_document(Batch& batch, bool has_text) const {
+    if (!has_text) {
+      ++batch.empty_texts;
+      return;
+    }
+    batch.ids.insert(batch.ids.end(), after_.begin(), after_.end());
+    batch.document_ends.push_back(batch.ids.size());
+  }
+
+  const Tokenizer& tokenizer_;
+  const std::string& json_key_;
+  std::vector<std::int32_t> after_;
+};
+
+/// One run over all inputs: this thread reads and writes, workers encode.
 class Job {
  public:
   Job(std::string_view output, const Tokenizer& tokenizer, const TokenizeOptions& options)
-      : tokenizer_(tokenizer), options_(options), writer_(output, token_type_for(tokenizer.vocab_size())) {}
+      : tokenizer_(tokenizer),
+        options_(options),
+        encoder_(tokenizer, options),
+        writer_(output, token_type_for(tokenizer.vocab_size())),
+        workers_(options.threads, static_cast<std::size_t>(options.threads) * 3,
+                 [this](Batch& batch) { encoder_.encode(batch); }) {}
 
   TokenizeCounts run(const std::vector<InputFile>& files) {
     for (const InputFile& file : files) counts_.total_bytes += file.bytes;
@@ -30,6 +132,8 @@ class Job {
       ++counts_.files;
       report(true);
     }
+    while (!workers_.empty()) write(workers_.take());
+    report(true);
     if (counts_.binary_files > 0)
       log::warning("data", "skipped {} binary file{} (with a zero byte), first {}", counts_.binary_files,
                    counts_.binary_files == 1 ? "" : "s", first_binary_);
@@ -43,71 +147,79 @@ class Job {
  private:
   void add_text(const std::string& path) {
     FileReader reader(path);
-    std::string pending;  // text whose ids may depend on what follows
-    bool at_start = true;
+    std::string pending;          // text whose ids may depend on what follows
+    std::size_t worth_while = 0;  // bytes of it that are worth looking for a stable prefix again
+    Batch batch{.path = path};
     while (true) {
       const std::string_view chunk = reader.read(static_cast<std::size_t>(options_.chunk_bytes));
       advance(static_cast<Index>(chunk.size()));
       if (chunk.find('\0') != std::string_view::npos) {
-        writer_.drop_document();
-        sequence_tokens_ = 0;
-        if (counts_.binary_files++ == 0) first_binary_ = path;
+        batch.drops_document = true;
+        give(std::move(batch));
         return;
       }
       pending += chunk;
-      const std::size_t ready = chunk.empty() ? pending.size() : tokenizer_.stable_prefix(pending);
-      if (ready > 0) add_piece(std::string_view(pending).substr(0, ready), std::exchange(at_start, false));
+      batch.ends_document = chunk.empty();
+      std::size_t ready = batch.ends_document ? pending.size() : 0;
+      if (!batch.ends_document && pending.size() >= worth_while) ready = tokenizer_.stable_prefix(pending);
+      if (ready == 0 && !batch.ends_document) {
+        // The search looks through all of it, so it waits until that has doubled.
+        if (pending.size() >= worth_while) worth_while = 2 * pending.size();
+        continue;
+      }
+      worth_while = 0;
+      batch.content = pending.substr(0, ready);
       pending.erase(0, ready);
-      if (chunk.empty()) break;
+      const bool ends = batch.ends_document;
+      give(std::exchange(batch, Batch{.at_start = false, .path = path}));
+      if (ends) return;
     }
-    end_document(!at_start);
   }
 
   void add_json_lines(const std::string& path) {
     FileReader reader(path);
     std::string_view line;
+    Batch batch{.kind = Batch::Kind::json_lines, .path = path, .first_line = 1};
     for (Index number = 1; reader.read_line(line); ++number) {
       advance(static_cast<Index>(line.size()));
-      if (trim(line).empty()) continue;
-      const std::string text = text_of(line, path, number);
-      if (!text.empty()) add_piece(text, true);
-      end_document(!text.empty());
+      batch.content += line;
+      if (static_cast<Index>(batch.content.size()) < options_.chunk_bytes) continue;
+      give(std::exchange(batch,
+                         Batch{.kind = Batch::Kind::json_lines, .path = path, .first_line = number + 1}));
     }
+    if (!batch.content.empty()) give(std::move(batch));
   }
 
-  std::string text_of(std::string_view line, const std::string& path, Index number) const {
-    const std::string& key = options_.json_key;
-    Json json;
-    try {
-      json = Json::parse(line);
-    } catch (const nlohmann::json::parse_error& error) {
-      throw DataError(
-          "{} line {}: not valid JSON near column {}, expected one object a line, as {{\"{}\": \"...\"}}",
-          path, number, error.byte, key);
-    }
-    if (!json.is_object())
-      throw DataError("{} line {}: found a JSON {}, expected an object with the key \"{}\"", path, number,
-                      json.type_name(), key);
-    const auto member = json.find(key);
-    if (member == json.end()) {
-      std::vector<std::string> keys;
-      for (const auto& [name, value] : json.items()) keys.push_back('"' + name + '"');
-      throw DataError("{} line {}: no key \"{}\", found {}; choose one with --json-key", path, number, key,
-                      keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, ", ")));
-    }
-    if (!member->is_string())
-      throw DataError("{} line {}: \"{}\" is a JSON {}, expected a string", path, number, key,
-                      member->type_name());
-    return member->get<std::string>();
+  /// Hands a batch to the workers, and writes what they have done.
+  void give(Batch&& batch) {
+    while (workers_.full()) write(workers_.take());
+    workers_.give(std::move(batch));
+    while (workers_.ready()) write(workers_.take());
   }
 
-  /// Encodes a piece of the open document and cuts over-long sequences.
-  void add_piece(std::string_view text, bool at_start) {
-    ids_.clear();
-    tokenizer_.append_ids(text, at_start, ids_);
-    add_ids(ids_);
+  void write(const Batch& batch) {
+    if (batch.drops_document) {
+      writer_.drop_document();
+      sequence_tokens_ = 0;
+      if (counts_.binary_files++ == 0) first_binary_ = batch.path;
+      return;
+    }
+    counts_.empty_texts += batch.empty_texts;
+    std::span<const std::int32_t> rest = batch.ids;
+    std::size_t written = 0;
+    for (const std::size_t end : batch.document_ends) {
+      add_ids(rest.first(end - written));
+      rest = rest.subspan(end - written);
+      written = end;
+      writer_.end_document();
+      sequence_tokens_ = 0;
+    }
+    add_ids(rest);
+    counts_.documents = writer_.documents();
+    counts_.tokens = writer_.tokens();
   }
 
+  /// Adds to the open document, and cuts over-long sequences.
   void add_ids(std::span<const std::int32_t> ids) {
     while (!ids.empty()) {
       if (sequence_tokens_ == options_.max_sequence) {
@@ -120,19 +232,6 @@ class Job {
       sequence_tokens_ += static_cast<Index>(now.size());
       ids = ids.subspan(now.size());
     }
-  }
-
-  void end_document(bool has_text) {
-    if (!has_text) {
-      ++counts_.empty_texts;
-      return;
-    }
-    const std::int32_t end = tokenizer_.end_of_text();
-    if (options_.append_end) add_ids({&end, 1});
-    writer_.end_document();
-    sequence_tokens_ = 0;
-    counts_.documents = writer_.documents();
-    counts_.tokens = writer_.tokens();
   }
 
   void advance(Index bytes) {
@@ -148,19 +247,20 @@ class Job {
 
   const Tokenizer& tokenizer_;
   const TokenizeOptions& options_;
+  const Encoder encoder_;
   IndexedDatasetWriter writer_;
   TokenizeCounts counts_;
   std::string first_binary_;
-  std::vector<std::int32_t> ids_;
   Index sequence_tokens_ = 0;
   Index reported_bytes_ = 0;
+  OrderedWorkers<Batch> workers_;  // last: they end before what they use
 };
 
 }  // namespace
 
 TokenizeCounts tokenize_files(std::span<const std::string> inputs, std::string_view output,
                               const Tokenizer& tokenizer, const TokenizeOptions& options) {
-  CARTAN_ASSERT(options.max_sequence > 0 && options.chunk_bytes > 0);
+  CARTAN_ASSERT(options.max_sequence > 0 && options.chunk_bytes > 0 && options.threads > 0);
   const std::vector<InputFile> files = list_inputs(inputs, options.json_key);
   return Job(output, tokenizer, options).run(files);
 }

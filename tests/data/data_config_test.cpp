@@ -32,7 +32,7 @@ TEST(DataConfig, AllProblemsAreFound) {
   config.train = {"0.7", "a", "b", "c"};
   config.valid = {"v"};
   config.valid_fraction = 1;
-  config.tokenizer = "tokenizer.json";
+  config.tokenizer = "words";
   config.seq = 0;
   config.json_key = "";
   EXPECT_THAT(problems_of(config), ElementsAre(AllOf(HasSubstr("data.train"), HasSubstr("\"b\"")),

@@ -36,11 +36,12 @@ TEST(ByteTokenizer, RefusesIdsOutsideItsVocabulary) {
   EXPECT_THROW(tokenizer->decode(Ids{-1}), DataError);
 }
 
-TEST(MakeTokenizer, RefusesWhatThisVersionLacks) {
-  EXPECT_THAT(message_of<ConfigError>([] { make_tokenizer("models/tokenizer.json"); }),
-              testing::AllOf(testing::HasSubstr("models/tokenizer.json"), testing::HasSubstr("byte"),
+TEST(MakeTokenizer, RefusesWhatItDoesNotKnow) {
+  EXPECT_THAT(message_of<ConfigError>([] { make_tokenizer("bytes"); }),
+              testing::AllOf(testing::HasSubstr("use byte"), testing::HasSubstr("tokenizer.json"),
                              testing::Not(testing::HasSubstr("\n"))));
-  EXPECT_THAT(message_of<ConfigError>([] { make_tokenizer("bytes"); }), testing::HasSubstr("use byte"));
+  EXPECT_THAT(message_of<MissingError>([] { make_tokenizer("models/tokenizer.json"); }),
+              testing::HasSubstr("models/tokenizer.json"));
 }
 
 TEST(DecodeStream, HoldsBackACutCharacter) {
@@ -68,12 +69,17 @@ TEST(DecodeStream, ConcatenatesToTheValidFormOfTheWholeText) {
 
 TEST(ValidUtf8, KeepsEveryKindOfCharacter) {
   for (const std::string text : {"", "plain", "\xC2\x80", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEE\x80\x80",
-                                 "\xEF\xBF\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"})
+                                 "\xEF\xBF\xBF", "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF"}) {
     EXPECT_EQ(valid_utf8(text), text);
+    EXPECT_TRUE(is_valid_utf8(text));
+    EXPECT_TRUE(is_valid_utf8("0123456" + text + "89abcdef"));
+  }
 }
 
 TEST(ValidUtf8, ReplacesEachMaximalPieceOnce) {
   const std::string r = "\xEF\xBF\xBD";
+  EXPECT_FALSE(is_valid_utf8("01234567\x80"));
+  EXPECT_FALSE(is_valid_utf8("0123456\xE2\x82"));
   EXPECT_EQ(valid_utf8("\x80"), r);                          // a lone continuation
   EXPECT_EQ(valid_utf8("\xC0\xAF"), r + r);                  // overlong
   EXPECT_EQ(valid_utf8("\xE0\x9F\xBF"), r + r + r);          // overlong

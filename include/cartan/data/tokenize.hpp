@@ -25,8 +25,9 @@ struct TokenizeOptions {
   std::string json_key = "text";        ///< member of a JSON line that holds the text
   bool append_end = true;               ///< end each document with the tokenizer's end_of_text()
   Index max_sequence = Index{1} << 30;  ///< longer documents become several sequences
-  Index chunk_bytes = Index{1} << 20;   ///< text held in memory at a time
-  /// Called after every file and every few MiB.
+  Index chunk_bytes = Index{1} << 20;   ///< text that a thread encodes at a time
+  int threads = 1;                      ///< that encode; with one, the caller does everything
+  /// Called after every file and every few MiB, on the calling thread.
   std::function<void(const TokenizeCounts&)> progress = nullptr;
 };
 
@@ -36,7 +37,10 @@ struct TokenizeOptions {
 ///   *.jsonl       one JSON object a line; blank lines are passed over
 ///   *.json        the same; inside a folder only if the first line is an object with the key, else text
 ///   other files   text; one that contains a zero byte is skipped, with one warning for all of them
-/// Memory is bounded by chunk_bytes, or the longest JSON line, and the index (12 bytes a document).
+/// A document is what the tokenizer's template puts before a text, the text, what belongs after it, and the
+/// tokenizer's end_of_text(). The result does not depend on the number of threads. Memory is bounded by a few
+/// chunk_bytes for each thread, or the longest JSON line, and the index (12 bytes a document); a text without
+/// any stable prefix (see Tokenizer) is held whole.
 /// Throws MissingError, IoError, DataError (a bad JSON line, no text at all); nothing is left behind then.
 TokenizeCounts tokenize_files(std::span<const std::string> inputs, std::string_view output,
                               const Tokenizer& tokenizer, const TokenizeOptions& options = {});

@@ -144,6 +144,11 @@ std::unique_ptr<Normalizer> normalization() {
   return std::make_unique<Normalization>(form, kCompatibility);
 }
 
+template <class T>
+std::unique_ptr<Normalizer> make() {
+  return std::make_unique<T>();
+}
+
 }  // namespace
 
 std::unique_ptr<Normalizer> read_normalizer(const std::optional<JsonField>& maybe, int depth) {
@@ -170,13 +175,20 @@ std::unique_ptr<Normalizer> read_normalizer(const std::optional<JsonField>& mayb
     field.allow({"type", "strip_left", "strip_right"});
     return std::make_unique<Strip>(field.at("strip_left").flag(), field.at("strip_right").flag());
   }
-  field.allow({"type"});
-  if (type == "NFC") return normalization<false, true>();
-  if (type == "NFD") return normalization<false, false>();
-  if (type == "NFKC") return normalization<true, true>();
-  if (type == "NFKD") return normalization<true, false>();
-  if (type == "Lowercase") return std::make_unique<Lowercase>();
-  if (type == "StripAccents") return std::make_unique<StripAccents>();
+  using Maker = std::unique_ptr<Normalizer> (*)();
+  constexpr std::pair<std::string_view, Maker> kPlain[] = {
+      {"NFC", normalization<false, true>},
+      {"NFD", normalization<false, false>},
+      {"NFKC", normalization<true, true>},
+      {"NFKD", normalization<true, false>},
+      {"Lowercase", make<Lowercase>},
+      {"StripAccents", make<StripAccents>},
+  };
+  for (const auto& [name, maker] : kPlain) {
+    if (type != name) continue;
+    field.allow({"type"});
+    return maker();
+  }
   field.at("type").refuse(
       "the normalizer {} is not supported; supported are Lowercase, NFC, NFD, NFKC, NFKD, Prepend, Replace, "
       "Sequence, Strip and StripAccents",
