@@ -42,6 +42,8 @@ std::string text_of(std::string_view line, const std::string& key, const std::st
     throw DataError(
         "{} line {}: not valid JSON near column {}, expected one object a line, as {{\"{}\": \"...\"}}", path,
         number, error.byte, key);
+  } catch (const nlohmann::json::exception& error) {  // a number that no type holds
+    throw DataError("{} line {}: not valid JSON: {}", path, number, error.what());
   }
   if (!json.is_object())
     throw DataError("{} line {}: found a JSON {}, expected an object with the key \"{}\"", path, number,

@@ -8,7 +8,7 @@
 #include "cartan/data/tokenizer.hpp"
 #include "data/bpe/byte_level.hpp"
 #include "data/bpe/json_field.hpp"
-#include "data_test_support.hpp"
+#include "data/data_test_support.hpp"
 
 namespace cartan::data {
 

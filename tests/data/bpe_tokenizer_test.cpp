@@ -261,6 +261,8 @@ TEST(DamagedTokenizer, TextThatIsNoJson) {
   for (const std::size_t length : {std::size_t{0}, std::size_t{1}, good.size() / 2, good.size() - 1})
     EXPECT_THAT(message_of<DataError>([&] { parse_tokenizer(good.substr(0, length), "cut.json"); }),
                 AllOf(HasSubstr("cut.json"), HasSubstr("not valid JSON")));
+  EXPECT_THAT(message_of<DataError>([&] { parse_tokenizer(R"({"model": 1e999})", "file"); }),
+              HasSubstr("not valid JSON"));
   EXPECT_THROW(parse_tokenizer("[]", "file"), DataError);
   EXPECT_THROW(parse_tokenizer(std::string(1000000, '['), "file"), DataError);
 }

@@ -121,6 +121,7 @@ TEST_F(Tokenize, ABadJsonLineIsNamedAndNothingIsLeft) {
   EXPECT_THAT(message("{\"text\": \"cut"), AllOf(HasSubstr(where), HasSubstr("not valid JSON near column")));
   EXPECT_THAT(message("{\"text\": \"\xC3\"}"), AllOf(HasSubstr(where), HasSubstr("not valid JSON")));
   EXPECT_THAT(message(std::string("{\"text\"\0: 1}", 12)), HasSubstr("not valid JSON"));
+  EXPECT_THAT(message("{\"text\": 1e999}"), AllOf(HasSubstr(where), HasSubstr("not valid JSON")));
   EXPECT_THAT(message("[1]"), AllOf(HasSubstr(where), HasSubstr("a JSON array")));
   EXPECT_THAT(message("{\"body\": 1, \"id\": 2}"),
               AllOf(HasSubstr("no key \"text\""), HasSubstr("\"body\", \"id\"")));

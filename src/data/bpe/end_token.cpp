@@ -16,8 +16,8 @@ std::optional<SortedJson> read_beside(const fs::path& path) {
   if (!fs::is_regular_file(path, ignored)) return std::nullopt;
   try {
     return SortedJson::parse(read_file(path));
-  } catch (const nlohmann::json::parse_error& error) {
-    throw DataError("{}: not valid JSON near byte {}", path.string(), error.byte);
+  } catch (const nlohmann::json::exception& error) {
+    throw DataError("{}: not valid JSON: {}", path.string(), error.what());
   }
 }
 

@@ -283,6 +283,8 @@ std::unique_ptr<Tokenizer> make_hf_tokenizer(std::string_view json, std::string_
     throw DataError("{}: not valid JSON near line {} (byte {} of {})", file,
                     1 + std::count(json.begin(), json.begin() + static_cast<std::ptrdiff_t>(end), '\n'),
                     error.byte, json.size());
+  } catch (const nlohmann::json::exception& error) {  // a number that no type holds
+    throw DataError("{}: not valid JSON: {}", file, error.what());
   }
   return std::make_unique<HfTokenizer>(JsonField(document, file), file, name);
 }

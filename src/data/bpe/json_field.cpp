@@ -48,8 +48,7 @@ bool JsonField::flag() const {
 }
 
 std::int64_t JsonField::number(std::int64_t largest) const {
-  const bool fits =
-      value_->is_number_unsigned() && value_->get<std::uint64_t>() <= static_cast<std::uint64_t>(largest);
+  const bool fits = value_->is_number_integer() && *value_ >= 0 && *value_ <= largest;
   if (!fits)
     refuse("expected an integer from 0 to {}, found {}", largest,
            value_->is_number() ? value_->dump() : fmt::format("a JSON {}", value_->type_name()));

@@ -177,12 +177,9 @@ std::unique_ptr<Normalizer> read_normalizer(const std::optional<JsonField>& mayb
   }
   using Maker = std::unique_ptr<Normalizer> (*)();
   constexpr std::pair<std::string_view, Maker> kPlain[] = {
-      {"NFC", normalization<false, true>},
-      {"NFD", normalization<false, false>},
-      {"NFKC", normalization<true, true>},
-      {"NFKD", normalization<true, false>},
-      {"Lowercase", make<Lowercase>},
-      {"StripAccents", make<StripAccents>},
+      {"NFC", normalization<false, true>}, {"NFD", normalization<false, false>},
+      {"NFKC", normalization<true, true>}, {"NFKD", normalization<true, false>},
+      {"Lowercase", make<Lowercase>},      {"StripAccents", make<StripAccents>},
   };
   for (const auto& [name, maker] : kPlain) {
     if (type != name) continue;
