@@ -60,7 +60,7 @@ class Tokenize : public Command {
               .is_required = true},
              {.key = "threads",
               .target = &threads_,
-              .help = "that encode; 0: as many as there are CPUs",
+              .help = "threads that encode; 0: as many as there are CPUs",
               .range = between(0, 4096)}},
         .short_names = {{"tokenizer", "data.tokenizer"}, {"json-key", "data.json-key"}},
         .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::missing_input,

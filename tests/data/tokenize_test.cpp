@@ -186,6 +186,76 @@ TEST_F(Tokenize, TokensThatDependOnWhatFollowsAreNotCut) {
   }
 }
 
+/// Puts 7 before and 8 after each text; byte tokens, cut anywhere.
+class TemplateTokenizer final : public Tokenizer {
+ public:
+  explicit TemplateTokenizer(std::int32_t end) : end_(end) {}
+  std::string_view name() const override { return "template"; }
+  Index vocab_size() const override { return 256; }
+  std::int32_t end_of_text() const override { return end_; }
+  std::span<const std::int32_t> ids_before() const override { return before_; }
+  std::span<const std::int32_t> ids_after() const override { return after_; }
+  void append_ids(std::string_view text, bool, std::vector<std::int32_t>& ids) const override {
+    ids.insert(ids.end(), text.begin(), text.end());
+  }
+  std::size_t stable_prefix(std::string_view text) const override { return text.size(); }
+  std::optional<std::int32_t> token_id(std::string_view) const override { return std::nullopt; }
+  std::unique_ptr<TokenDecoder> decoder(const DecodeOptions&) const override { return nullptr; }
+
+ private:
+  std::int32_t end_;
+  std::vector<std::int32_t> before_{7}, after_{8};
+};
+
+TEST_F(Tokenize, TemplateSurroundsEachDocumentOnce) {
+  const std::string file = input.put("a.txt", "abc"), lines = input.put("b.jsonl", "{\"text\": \"d\"}\n");
+  for (const Index chunk : {1, 2, 100}) {
+    tokenize_files(Texts{file, lines}, output / "out", TemplateTokenizer(9), {.chunk_bytes = chunk});
+    EXPECT_THAT(all_tokens(IndexedDataset(output / "out")),
+                ElementsAre(7, 'a', 'b', 'c', 8, 9, 7, 'd', 8, 9));
+  }
+  // The template ends the text already.
+  tokenize_files(Texts{file}, output / "out", TemplateTokenizer(8));
+  EXPECT_THAT(all_tokens(IndexedDataset(output / "out")), ElementsAre(7, 'a', 'b', 'c', 8));
+}
+
+TEST_F(Tokenize, FilesDoNotDependOnTheNumberOfThreads) {
+  std::string lines, text;
+  for (int i = 0; i < 400; ++i) {
+    lines += "{\"text\": \"line " + std::to_string(i) + std::string(static_cast<std::size_t>(i % 50), 'x') +
+             "\"}\n";
+    text += "word " + std::to_string(i * i) + " ";
+    if (i % 100 == 0) lines += "\n{\"text\": \"\"}\n";
+  }
+  input.put("1.jsonl", lines);
+  input.put("2.txt", text);
+  input.put("3.bin", text + std::string(1, '\0'));
+  input.put("4.txt", "");
+  input.put("5.txt", text + text);
+  const auto tokenize = [&](int threads) {
+    const auto counts = tokenize_files(Texts{input.path()}, output / "out", WordTokenizer(),
+                                       {.max_sequence = 30, .chunk_bytes = 100, .threads = threads});
+    EXPECT_EQ(counts.documents, 402);
+    EXPECT_EQ(counts.empty_texts, 5);
+    EXPECT_EQ(counts.binary_files, 1);
+    return read_file(output / "out.bin") + read_file(output / "out.idx");
+  };
+  const std::string expected = tokenize(1);
+  for (const int threads : {2, 3, 8}) EXPECT_EQ(tokenize(threads), expected) << threads << " threads";
+}
+
+TEST_F(Tokenize, TheFirstBadLineIsNamedWithAnyNumberOfThreads) {
+  std::string lines;
+  for (int i = 1; i <= 500; ++i)
+    lines += i == 200 || i == 210 || i == 450 ? "bad\n" : "{\"text\": \"fine\"}\n";
+  const std::string file = input.put("bad.jsonl", lines);
+  for (const int threads : {1, 4}) {
+    const auto message = message_of<DataError>([&] { run({file}, {.chunk_bytes = 64, .threads = threads}); });
+    EXPECT_THAT(message, HasSubstr("line 200:"));
+  }
+  EXPECT_THAT(output.names(), IsEmpty());
+}
+
 TEST_F(Tokenize, ReportsProgress) {
   const std::string big = input.put("big", std::string(10 << 20, 'x'));
   std::vector<TokenizeCounts> reports;

@@ -126,7 +126,10 @@ class BadData(harness.Case):
         (self.dir / "empty.txt").write_text("")
         refuse(BAD_DATA, ["--input", "binary", "empty.txt"], "2 input files", "1 binary")
         (self.dir / "good.txt").write_text("good")
-        refuse(CONFIGURATION, ["--input", "good.txt", "--tokenizer", "tokenizer.json"], "tokenizer.json", "byte")
+        refuse(CONFIGURATION, ["--input", "good.txt", "--tokenizer", "words"], "words", "byte", "tokenizer.json")
+        refuse(MISSING, ["--input", "good.txt", "--tokenizer", "tokenizer.json"], "tokenizer.json")
+        (self.dir / "bad.json").write_text('{"model": {"type": "Unigram"}}')
+        refuse(BAD_DATA, ["--input", "good.txt", "--tokenizer", "bad.json"], "bad.json", "model.type", "Unigram", "BPE")
         refuse(harness.IO, ["--input", "good.txt", "--output", "good.txt/out"], "good.txt/out")
 
     def test_what_eval_and_generate_cannot_use(self):

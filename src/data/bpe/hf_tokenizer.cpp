@@ -19,10 +19,6 @@
 namespace cartan::data::bpe {
 namespace {
 
-bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-}
-
 bool has_white_space(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const CodePoint code = code_point(text, i);
@@ -172,7 +168,7 @@ class HfTokenizer final : public Tokenizer {
                       std::vector<std::int32_t>& ids) const {
     std::string normal;
     const bool goes_on = is_first && !at_start;
-    if (normalizer_ && !(normalizer_->keeps_ascii() && is_ascii(text))) {
+    if (normalizer_ && !normalizer_->keeps(text)) {
       normal = text;
       normalizer_->apply(normal, !goes_on);
       text = normal;

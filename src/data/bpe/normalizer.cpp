@@ -30,7 +30,7 @@ class Normalization final : public Normalizer {
   std::optional<std::string> space() const override {
     return compatibility_ ? std::nullopt : std::optional<std::string>(" ");
   }
-  bool keeps_ascii() const override { return true; }
+  bool keeps(std::string_view text) const override { return form_.keeps(text); }
 
  private:
   const NormalForm& form_;
@@ -46,13 +46,11 @@ class Lowercase final : public Normalizer {
     text = std::move(out);
   }
   std::optional<std::string> space() const override { return " "; }
-  bool keeps_ascii() const override { return false; }
 };
 
 class StripAccents final : public Normalizer {
  public:
   void apply(std::string& text, bool) const override {
-    if (is_ascii(text)) return;
     std::string out;
     for_each_code(text, [&](char32_t code) {
       if (!is_mark(code)) append_utf8(out, code);
@@ -60,7 +58,7 @@ class StripAccents final : public Normalizer {
     text = std::move(out);
   }
   std::optional<std::string> space() const override { return " "; }
-  bool keeps_ascii() const override { return true; }
+  bool keeps(std::string_view text) const override { return is_ascii(text); }
 };
 
 class Strip final : public Normalizer {
@@ -80,7 +78,6 @@ class Strip final : public Normalizer {
     if (left_) text.erase(0, std::min(first, text.size()));
   }
   std::optional<std::string> space() const override { return std::nullopt; }
-  bool keeps_ascii() const override { return false; }
 
  private:
   bool left_, right_;
@@ -93,7 +90,6 @@ class Prepend final : public Normalizer {
     if (at_start && !text.empty()) text.insert(0, text_);
   }
   std::optional<std::string> space() const override { return " "; }
-  bool keeps_ascii() const override { return false; }
 
  private:
   std::string text_;
@@ -107,7 +103,6 @@ class Replace final : public Normalizer {
   std::optional<std::string> space() const override {
     return pattern_.text() == " " ? std::optional<std::string>(content_) : std::nullopt;
   }
-  bool keeps_ascii() const override { return false; }
 
  private:
   Pattern pattern_;
@@ -129,8 +124,8 @@ class NormalizerSequence final : public Normalizer {
     }
     return result;
   }
-  bool keeps_ascii() const override {
-    return std::all_of(steps_.begin(), steps_.end(), [](const auto& step) { return step->keeps_ascii(); });
+  bool keeps(std::string_view text) const override {
+    return std::all_of(steps_.begin(), steps_.end(), [&](const auto& step) { return step->keeps(text); });
   }
 
  private:

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "json_field.hpp"
@@ -20,8 +21,8 @@ class Normalizer {
   /// What a space becomes. Nothing where a text that is cut before a space or a line feed, after a character
   /// that is no white space, or between a line feed and a letter, may give something else in two parts.
   virtual std::optional<std::string> space() const = 0;
-  /// Whether a text of ASCII characters stays as it is.
-  virtual bool keeps_ascii() const = 0;
+  /// True where a quick look tells that the text stays as it is.
+  virtual bool keeps(std::string_view) const { return false; }
 };
 
 /// Null gives null. Throws DataError for a type that is not known.

@@ -64,8 +64,8 @@ class PieceCache {
   }
 
  private:
-  static constexpr int kShift = 64 - 15;
-  static constexpr std::size_t kSlots = std::size_t{1} << 15;  ///< 2 MiB
+  static constexpr int kShift = 64 - 14;
+  static constexpr std::size_t kSlots = std::size_t{1} << 14;  ///< 1 MiB, as a core's second cache
   struct alignas(64) Slot {
     Key key{std::string_view{}};  ///< no piece is empty, so this is none
     std::uint32_t count = 0;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "cartan/core/error.hpp"
 
@@ -159,19 +160,39 @@ void NormalForm::append_normal(std::string_view span, std::string& out) const {
   for (const std::int32_t code : codes) append_utf8(out, static_cast<char32_t>(code));
 }
 
+std::size_t NormalForm::find_work(std::string_view text, std::size_t from, std::size_t& anchor) const {
+  for (std::size_t i = from; i < text.size();) {
+    std::uint64_t eight = 0;
+    if (i + sizeof eight <= text.size()) {
+      std::memcpy(&eight, text.data() + i, sizeof eight);
+      if ((eight & 0x8080808080808080U) == 0) {  // ASCII is inert in every form
+        i += sizeof eight;
+        anchor = i - 1;
+        continue;
+      }
+    }
+    const CodePoint code = code_point(text, i);
+    if (!is_inert(code.value)) return i;
+    anchor = i;
+    i += code.length;
+  }
+  return text.size();
+}
+
+bool NormalForm::keeps(std::string_view text) const {
+  std::size_t anchor = 0;
+  return find_work(text, 0, anchor) == text.size();
+}
+
 void NormalForm::apply(std::string& text) const {
   const std::string_view in = text;
   std::string out;
   std::size_t copied = 0;  // what lies before is in `out`
-  std::size_t anchor = 0;  // the last inert character: text can be cut before it
-  for (std::size_t i = 0; i < in.size();) {
-    const CodePoint code = code_point(in, i);
-    if (is_inert(code.value)) {
-      anchor = i;
-      i += code.length;
-      continue;
-    }
-    std::size_t end = i;
+  while (true) {
+    std::size_t anchor = copied;  // the last inert character: text can be cut before it
+    const std::size_t work = find_work(in, copied, anchor);
+    if (work == in.size()) break;
+    std::size_t end = work;
     while (end < in.size()) {
       const CodePoint next = code_point(in, end);
       if (is_inert(next.value)) break;
@@ -179,7 +200,7 @@ void NormalForm::apply(std::string& text) const {
     }
     out += in.substr(copied, anchor - copied);
     append_normal(in.substr(anchor, end - anchor), out);
-    copied = anchor = i = end;
+    copied = end;
   }
   if (copied == 0) return;
   out += in.substr(copied);

@@ -35,9 +35,13 @@ class NormalForm {
   NormalForm(bool compatibility, bool compose);
   /// `text` must be valid UTF-8.
   void apply(std::string& text) const;
+  /// True where it is known at once that apply() changes nothing.
+  bool keeps(std::string_view text) const;
 
  private:
-  bool is_inert(char32_t code) const { return inert_[code / 64] >> (code % 64) & 1; }
+  bool is_inert(char32_t code) const { return (inert_[code / 64] >> (code % 64) & 1) != 0; }
+  /// The first character from `from` on that is not inert; `anchor` becomes the place of the one before it.
+  std::size_t find_work(std::string_view text, std::size_t from, std::size_t& anchor) const;
   void append_normal(std::string_view span, std::string& out) const;
   void normalize(std::vector<std::int32_t>& codes) const;
 
