@@ -22,6 +22,9 @@ const SortedJson kLlama3Split = {
     {"behavior", "Isolated"},
     {"invert", false}};
 
+const char* const kGpt4o =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
 TEST(BpeTokenizer, MergesByRankInsidePieces) {
   const auto tokenizer = tokenizer_of(byte_level_document({"h e", "l l", "he ll", "o \u0120"}));
   EXPECT_EQ(tokenizer->encode("hello he"), (Ids{258, 'o', ' ', 256}));  // "o " is never in one piece
@@ -265,6 +268,12 @@ TEST(DamagedTokenizer, TextThatIsNoJson) {
               HasSubstr("not valid JSON"));
   EXPECT_THROW(parse_tokenizer("[]", "file"), DataError);
   EXPECT_THROW(parse_tokenizer(std::string(1000000, '['), "file"), DataError);
+  // Values that are too deep for a function that calls itself.
+  const std::string deep = std::string(1000000, '[') + std::string(1000000, ']');
+  for (const std::string& json :
+       {deep, R"({"model": )" + deep + "}", R"({"model": {"vocab": {"a": )" + deep + R"(}, "merges": []}})",
+        R"({"model": {"vocab": {}, "merges": )" + deep + "}}", R"({"normalizer": {"type": )" + deep + "}}"})
+    EXPECT_THROW(parse_tokenizer(json, "file"), DataError);
 }
 
 // Cutting texts.
@@ -293,6 +302,8 @@ std::vector<SortedJson> cuttable_documents() {
   SortedJson llama3 = with_pre_tokenizer(kLlama3Split);
   SortedJson qwen = llama3;
   qwen["normalizer"] = {{"type", "NFC"}};
+  SortedJson gpt4o = llama3;
+  gpt4o["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = kGpt4o;
   SortedJson llama2 = byte_fallback_document({"\u2581", "a", "b", "\u2581a", "\u2581\u2581", "ab"},
                                              {"\u2581 \u2581", "\u2581 a", "a b"});
   SortedJson metaspace = llama2;
@@ -302,7 +313,7 @@ std::vector<SortedJson> cuttable_documents() {
   SortedJson metaspace_split = metaspace;
   metaspace_split["pre_tokenizer"]["split"] = true;
   metaspace_split["pre_tokenizer"]["prepend_scheme"] = "always";
-  return {gpt2, digits, prefixed, llama3, qwen, llama2, metaspace, metaspace_split};
+  return {gpt2, digits, prefixed, llama3, qwen, gpt4o, llama2, metaspace, metaspace_split};
 }
 
 TEST(StablePrefix, PartsHaveTheIdsOfTheWhole) {
@@ -367,15 +378,17 @@ TEST(HostileTexts, AMillionCharactersAreNoTrouble) {
   SortedJson llama3 = with_pre_tokenizer(kLlama3Split);
   SortedJson qwen = llama3;
   qwen["normalizer"] = {{"type", "NFC"}};
+  SortedJson gpt4o = llama3;
+  gpt4o["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = kGpt4o;
   const auto fallback = byte_fallback_document({"\u2581", "a", "aa", "aaaa", "\u2581\u2581"},
                                                {"a a", "aa aa", "\u2581 \u2581"});
   std::vector<std::string> texts;
-  for (const std::string unit : {"a", " ", "\n", "1", "!", "<", "'", "\u0301", "\u0301\u0323", "\u2581",
+  for (const std::string unit : {"a", "A", " ", "\n", "1", "!", "<", "'", "\u0301", "\u0301\u0323", "\u2581",
                                  "a\u0301", " \n", "\u4F60", "<mask>", "<|end|> ", "\xFF"}) {
     std::string& text = texts.emplace_back();
     while (text.size() < 1000000) text += unit;
   }
-  for (const SortedJson& document : {byte_level_document(merges), llama3, qwen, fallback}) {
+  for (const SortedJson& document : {byte_level_document(merges), llama3, qwen, gpt4o, fallback}) {
     const auto tokenizer = tokenizer_of(document);
     for (const std::string& text : texts) {
       const Ids ids = tokenizer->encode(text);

@@ -56,15 +56,15 @@ std::vector<AddedToken> read_added_tokens(const JsonField& list, const Vocabular
     if (token.content.empty()) field.at("content").refuse("expected at least one character");
     const std::int32_t known = vocabulary.find(token.content);
     if (known != kNoToken && known != token.id)
-      field.refuse("the token {} has the id {} here, but {} in model.vocab", SortedJson(token.content).dump(),
-                   token.id, known);
+      field.refuse("the token {} has the id {} here, but {} in model.vocab", brief(token.content), token.id,
+                   known);
     if (known == kNoToken && vocabulary.has(token.id))
       field.refuse("the id {} belongs to the token {} of model.vocab", token.id,
-                   SortedJson(vocabulary.content(token.id)).dump());
+                   brief(vocabulary.content(token.id)));
     tokens.push_back(std::move(token));
     if (!ids.insert(tokens.back().id).second) field.refuse("the id {} is given twice", tokens.back().id);
     if (!contents.insert(tokens.back().content).second)
-      field.refuse("the content {} is given twice", SortedJson(tokens.back().content).dump());
+      field.refuse("the content {} is given twice", brief(tokens.back().content));
   }
   return tokens;
 }

@@ -51,8 +51,8 @@ void BpeModel::read_vocabulary(const JsonField& field) {
   std::int64_t ids = 0;
   for (const auto& [content, value] : field.value().items()) {
     if (!value.is_number_unsigned() || value.get<std::uint64_t>() > static_cast<std::uint64_t>(largest))
-      field.refuse("token {}: expected an id from 0 to {} (there are {} tokens), found {}",
-                   SortedJson(content).dump(), largest, field.value().size(), value.dump().substr(0, 40));
+      field.refuse("token {}: expected an id from 0 to {} (there are {} tokens), found {}", brief(content),
+                   largest, field.value().size(), brief(value));
     ids = std::max(ids, value.get<std::int64_t>() + 1);
   }
   vocabulary_ = Vocabulary(static_cast<std::size_t>(ids));
@@ -60,8 +60,8 @@ void BpeModel::read_vocabulary(const JsonField& field) {
   for (const auto& [content, value] : field.value().items()) {
     const auto id = value.get<std::int32_t>();
     if (vocabulary_.has(id))
-      field.refuse("tokens {} and {} have the same id {}", SortedJson(vocabulary_.content(id)).dump(),
-                   SortedJson(content).dump(), id);
+      field.refuse("tokens {} and {} have the same id {}", brief(vocabulary_.content(id)), brief(content),
+                   id);
     vocabulary_.add(content, id);
     if (!ignore_merges_) continue;
     if (!is_byte_level_)
@@ -82,20 +82,19 @@ void BpeModel::read_merges(const JsonField& field) {
       const std::string_view both = value.get_ref<const std::string&>();
       const std::size_t blank = both.find(' ');
       if (blank == std::string_view::npos || both.find(' ', blank + 1) != std::string_view::npos)
-        field.at(rank).refuse("expected two tokens with one space between them, found {}", value.dump());
+        field.at(rank).refuse("expected two tokens with one space between them, found {}", brief(value));
       left = both.substr(0, blank);
       right = both.substr(blank + 1);
     } else if (value.is_array() && value.size() == 2 && value[0].is_string() && value[1].is_string()) {
       left = value[0].get_ref<const std::string&>();
       right = value[1].get_ref<const std::string&>();
     } else {
-      field.at(rank).refuse("expected two tokens, found {}", value.dump().substr(0, 80));
+      field.at(rank).refuse("expected two tokens, found {}", brief(value));
     }
     whole.assign(left).append(right);
     const auto id_of = [&](std::string_view content) {
       const std::int32_t id = vocabulary_.find(content);
-      if (id == kNoToken)
-        field.at(rank).refuse("the token {} is not in the vocabulary", SortedJson(content).dump());
+      if (id == kNoToken) field.at(rank).refuse("the token {} is not in the vocabulary", brief(content));
       return id;
     };
     const std::int32_t left_id = id_of(left), right_id = id_of(right);

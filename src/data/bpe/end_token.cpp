@@ -33,7 +33,7 @@ std::optional<std::int32_t> find_end_token(
     if (auto token = JsonField(*json, tokenizer_config).find("eos_token")) {
       const JsonField content = token->is_object() ? token->at("content") : *token;
       const std::optional<std::int32_t> id = id_of(content.text());
-      if (!id) content.refuse("{} is no token of {}", SortedJson(content.text()).dump(), file);
+      if (!id) content.refuse("{} is no token of {}", brief(content.text()), file);
       return id;
     }
   }

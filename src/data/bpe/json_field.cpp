@@ -2,7 +2,16 @@
 
 #include <algorithm>
 
+#include "cartan/data/utf8.hpp"
+
 namespace cartan::data::bpe {
+
+std::string brief(const SortedJson& value) {
+  if (value.is_structured()) return fmt::format("a JSON {}", value.type_name());
+  constexpr std::size_t kLongest = 80;
+  const std::string text = value.dump(-1, ' ', false, SortedJson::error_handler_t::replace);
+  return text.size() <= kLongest ? text : valid_utf8(text.substr(0, kLongest)) + "...";
+}
 
 void JsonField::expect(bool holds, std::string_view kind) const {
   if (!holds) refuse("expected {}, found a JSON {}", kind, value_->type_name());
@@ -49,9 +58,7 @@ bool JsonField::flag() const {
 
 std::int64_t JsonField::number(std::int64_t largest) const {
   const bool fits = value_->is_number_integer() && *value_ >= 0 && *value_ <= largest;
-  if (!fits)
-    refuse("expected an integer from 0 to {}, found {}", largest,
-           value_->is_number() ? value_->dump() : fmt::format("a JSON {}", value_->type_name()));
+  if (!fits) refuse("expected an integer from 0 to {}, found {}", largest, brief(*value_));
   return value_->get<std::int64_t>();
 }
 

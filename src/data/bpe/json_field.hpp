@@ -18,6 +18,9 @@ namespace cartan::data::bpe {
 /// Keys are sorted: looking one up among a hundred thousand must be quick.
 using SortedJson = nlohmann::json;
 
+/// A value for messages: in short, and never deep.
+std::string brief(const SortedJson& value);
+
 /// A reference to a value that the document owns.
 class JsonField {
  public:
