@@ -98,6 +98,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(std::string_view spec) {
       throw MissingError("data.tokenizer = {}: the folder has no tokenizer.json (the format of Hugging Face)",
                          spec);
   }
+  if (!fs::exists(path, ignored)) throw MissingError("data.tokenizer = {}: no such file", spec);
   return bpe::make_hf_tokenizer(read_file(path), path.string(), spec);
 }
 

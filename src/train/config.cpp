@@ -274,7 +274,8 @@ void resolve(Config& config, int world_size) {
   try {
     config.model.derive(data::make_tokenizer(config.data.tokenizer)->vocab_size());
   } catch (const Error& error) {
-    problems.add("{}", error.what());
+    // Of a name that is no file, data::check says so.
+    if (data::names_tokenizer_file(config.data.tokenizer)) problems.add("{}", error.what());
     config.model.derive(1);
   }
   model::check(config.model, problems);

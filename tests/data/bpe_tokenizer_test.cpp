@@ -286,8 +286,9 @@ SortedJson with_pre_tokenizer(const SortedJson& split) {
       {"pretokenizers",
        {split,
         {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}}}}};
-  document["added_tokens"] = {added_token(300, "<|end|>", {{"rstrip", true}}),
-                              added_token(301, "<mask>", {{"lstrip", true}})};
+  document["added_tokens"] = {
+      added_token(300, "<|end|>", {{"rstrip", true}}), added_token(301, "<mask>", {{"lstrip", true}}),
+      added_token(302, "ba", {{"single_word", true}, {"normalized", true}, {"special", false}})};
   return document;
 }
 
@@ -358,7 +359,7 @@ TEST(StablePrefix, IsZeroWhereNoPlaceIsKnown) {
   own["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = R"(\w+ \w+|\s|.)";
   EXPECT_EQ(tokenizer_of(own)->stable_prefix("some words and more"), 0U);
   SortedJson spaced = with_pre_tokenizer(kLlama3Split);
-  spaced["added_tokens"].push_back(added_token(302, "two words"));
+  spaced["added_tokens"].push_back(added_token(303, "two words"));
   EXPECT_EQ(tokenizer_of(spaced)->stable_prefix("some words and more"), 0U);
   SortedJson stripped = with_pre_tokenizer(kLlama3Split);
   stripped["normalizer"] = {{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};

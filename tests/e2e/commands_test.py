@@ -48,6 +48,63 @@ class Tokenize(harness.Case):
             self.assertTrue(found["verified"])
 
 
+class HuggingFaceTokenizer(harness.Case):
+    """From text to token files, a model and text again, with a tokenizer.json written here: words of corpus()."""
+
+    def setUp(self):
+        super().setUp()
+        tokens = ["<s>", "</s>", *[f"<0x{byte:02X}>" for byte in range(256)], "\u2581", "t", "h", "e", "th", "the", "\u2581the"]
+        added = [{"id": i, "content": tokens[i], "special": True, "normalized": False} for i in (0, 1)]
+        space = {"String": " "}
+        decoders = [
+            {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
+            {"type": "ByteFallback"},
+            {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        ]
+        normalizers = [{"type": "Prepend", "prepend": "\u2581"}, {"type": "Replace", "pattern": space, "content": "\u2581"}]
+        document = {
+            "version": "1.0",
+            "added_tokens": added,
+            "normalizer": {"type": "Sequence", "normalizers": normalizers},
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                "pair": [],
+                "special_tokens": {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}},
+            },
+            "decoder": {"type": "Sequence", "decoders": decoders},
+            "model": {
+                "type": "BPE",
+                "byte_fallback": True,
+                "vocab": {token: i for i, token in enumerate(tokens)},
+                "merges": ["t h", "th e", "\u2581 the"],
+            },
+        }
+        (self.dir / "tok").mkdir()
+        (self.dir / "tok/tokenizer.json").write_text(json.dumps(document))
+
+    def test_the_whole_way(self):
+        (self.dir / "in.jsonl").write_text(json.dumps({"text": "the a\n"}) + "\n" + json.dumps({"text": "the</s>"}) + "\n")
+        self.cartan("tokenize", "--input", "in.jsonl", "--output", "out", "--tokenizer", "tok", "--threads", 2)
+        tokens = harness.read_token_file(self.dir / "out").tokens
+        self.assertEqual(tokens, [0, 264, 258, 2 + ord("a"), 2 + ord("\n"), 1, 0, 264, 1, 1])
+        (self.dir / "text.txt").write_text("the cat and the dog " * 2000)
+        self.cartan("tokenize", "--input", "text.txt", "--output", "data", "--tokenizer", "tok/tokenizer.json")
+        self.train("run", {"run.steps": 20, "data.train": "data", "data.tokenizer": "tok"})
+        words = ["generate", "--from", "run", "--data.tokenizer", "tok", "--prompt", "the", "--max-new-tokens", 6]
+        found = json.loads(self.cartan(*words, "--json").out)
+        text = self.cartan(*words).out
+        self.assertEqual(text, "the" + found["text"] + "\n")
+        self.assertTrue(all(0 <= token < 265 for token in found["ids"]), found)
+        # A word that the model writes keeps the blank before it.
+        (self.dir / "next.json").write_text(json.dumps([[0, 264]]))
+        words[words.index("--prompt") :] = ["--ids", "next.json", "--max-new-tokens", 6, "--json"]
+        first = json.loads(self.cartan(*words).out)
+        self.assertEqual(first["ids"], found["ids"], "the template's token stands before a prompt")
+        self.assertTrue(found["text"].startswith(" "), found)
+
+
 class Inspect(harness.Case):
     def test_a_checkpoint_lists_its_tensors(self):
         self.train("run", {"run.steps": 1, "model.kv-heads": 1})

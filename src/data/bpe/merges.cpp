@@ -4,6 +4,8 @@
 #include <bit>
 #include <queue>
 
+#include "cartan/core/narrow.hpp"
+
 namespace cartan::data::bpe {
 namespace {
 
@@ -75,7 +77,7 @@ void MergeTable::apply_by_heap(std::vector<std::int32_t>& ids) const {
       return rank != other.rank ? rank > other.rank : place > other.place;
     }
   };
-  const auto count = static_cast<std::uint32_t>(ids.size());
+  const auto count = narrow<std::uint32_t>(ids.size());
   std::vector<std::uint32_t> next(count), before(count);
   std::vector<Candidate> candidates;
   candidates.reserve(count);
