@@ -22,7 +22,6 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 # 10.40 knows the property White_Space.
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8>=10.40)
-pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 
 # cartan_find_library(NAME HEADER LIBRARY [SUFFIX]): an imported target for a library without a usable package file.
 # (Debian's dnnl-config.cmake asks for OpenCL, which cartan does not use.)
@@ -34,3 +33,4 @@ function(cartan_find_library target header library)
                                              INTERFACE_INCLUDE_DIRECTORIES ${${target}_INCLUDE_DIR})
 endfunction()
 cartan_find_library(onednn dnnl.hpp dnnl)
+cartan_find_library(utf8proc utf8proc.h utf8proc)

@@ -32,8 +32,9 @@ struct Matcher {
   std::unique_ptr<pcre2_match_context, FreeContext> context{pcre2_match_context_create(nullptr)};
   std::unique_ptr<pcre2_jit_stack, FreeStack> stack{pcre2_jit_stack_create(32 << 10, 16 << 20, nullptr)};
   Matcher() {
-    if (!data || !context || !stack) throw std::bad_alloc();
-    pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
+    if (!data || !context) throw std::bad_alloc();
+    // There is no stack where the library was built without its compiler.
+    if (stack) pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
 };
 Matcher& matcher() {
