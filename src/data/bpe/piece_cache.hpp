@@ -20,6 +20,7 @@ class PieceCache {
   /// A piece in the form in which it is looked up.
   struct Key {
     std::uint64_t words[4] = {0, 0, 0, 0};  ///< the bytes, zeros, and the length in the last byte
+    Key() = default;                        ///< no piece is empty, so this is none
     explicit Key(std::string_view piece) {
       std::memcpy(words, piece.data(), piece.size());
       words[3] |= std::uint64_t{piece.size()} << 56;
@@ -67,7 +68,7 @@ class PieceCache {
   static constexpr int kShift = 64 - 14;
   static constexpr std::size_t kSlots = std::size_t{1} << 14;  ///< 1 MiB, as a core's second cache
   struct alignas(64) Slot {
-    Key key{std::string_view{}};  ///< no piece is empty, so this is none
+    Key key;
     std::uint32_t count = 0;
     std::int32_t ids[kMostIds] = {};
   };
