@@ -1,5 +1,6 @@
 // Each part of a tokenizer alone: Unicode, regular expressions, normalizers, pre-tokenizers, merges,
 // decoders.
+#include <cstring>
 #include <random>
 
 #include "bpe_support.hpp"
@@ -8,6 +9,7 @@
 #include "data/bpe/decoder.hpp"
 #include "data/bpe/merges.hpp"
 #include "data/bpe/normalizer.hpp"
+#include "data/bpe/piece_cache.hpp"
 #include "data/bpe/pre_tokenizer.hpp"
 #include "data/bpe/regex.hpp"
 #include "data/bpe/unicode.hpp"
@@ -273,6 +275,40 @@ TEST(Merges, BothWaysAgreeWithTheDefinition) {
     EXPECT_EQ(by_heap, expected);
     EXPECT_EQ(chosen, expected);
   }
+}
+
+TEST(PieceCache, TellsPiecesOfEveryLengthApart) {
+  using bpe::PieceCache;
+  PieceCache cache;
+  cache.belong_to(1);
+  std::string bytes;
+  for (int i = 0; i < 40; ++i) bytes += static_cast<char>(200 - i);
+  for (std::size_t length = 1; length <= PieceCache::kLongestPiece; ++length) {
+    const std::string piece = bytes.substr(1, length);
+    const PieceCache::Key key(piece);
+    EXPECT_EQ(key, PieceCache::Key(std::string_view(bytes).substr(1, length)));
+    std::string spelled(32, '\0');
+    piece.copy(spelled.data(), length);
+    spelled[31] = static_cast<char>(length);
+    EXPECT_EQ(std::memcmp(key.words, spelled.data(), 32), 0) << length;
+    for (std::size_t at = 0; at < length; ++at) {
+      std::string other = piece;
+      other[at] = '\0';
+      EXPECT_FALSE(key == PieceCache::Key(other));
+    }
+    EXPECT_FALSE(key == PieceCache::Key(piece.substr(0, length - 1) + "x"));
+    Ids ids, found;
+    for (std::size_t i = 0; i < length % 9; ++i) ids.push_back(static_cast<std::int32_t>(i));
+    EXPECT_FALSE(cache.append(key, found));
+    cache.put(key, ids);
+    EXPECT_EQ(cache.append(key, found), ids.size() <= PieceCache::kMostIds);
+    if (ids.size() <= PieceCache::kMostIds) {
+      EXPECT_EQ(found, ids);
+    }
+  }
+  cache.belong_to(2);
+  Ids found;
+  EXPECT_FALSE(cache.append(PieceCache::Key("\xC7"), found));
 }
 
 std::string decoded(const SortedJson& json, const Texts& tokens, bool at_start = true) {

@@ -21,9 +21,17 @@ class PieceCache {
   struct Key {
     std::uint64_t words[4] = {0, 0, 0, 0};  ///< the bytes, zeros, and the length in the last byte
     Key() = default;                        ///< no piece is empty, so this is none
+    /// `piece` is not empty. Whole words are read, which is faster than copying a number of bytes that
+    /// varies; the last of them overlaps the one before.
     explicit Key(std::string_view piece) {
-      std::memcpy(words, piece.data(), piece.size());
-      words[3] |= std::uint64_t{piece.size()} << 56;
+      const char* const begin = piece.data();
+      const std::size_t size = piece.size(), full = (size - 1) / 8, rest = size - 8 * full;  // rest: 1 ... 8
+      for (std::size_t i = 0; i < full; ++i) words[i] = load<std::uint64_t>(begin + 8 * i);
+      if (full > 0)
+        words[full] = load<std::uint64_t>(begin + size - 8) >> (8 * (8 - rest));
+      else
+        words[0] = first_word(begin, size);
+      words[3] |= std::uint64_t{size} << 56;
     }
     friend bool operator==(const Key& a, const Key& b) {
       return ((a.words[0] ^ b.words[0]) | (a.words[1] ^ b.words[1]) | (a.words[2] ^ b.words[2]) |
@@ -35,6 +43,21 @@ class PieceCache {
       h ^= words[2] * 0x165667B19E3779F9U ^ words[3] * 0xFF51AFD7ED558CCDU;
       h = (h ^ h >> 32) * 0xD6E8FEB86659FD93U;
       return h;
+    }
+
+   private:
+    template <class T>
+    static std::uint64_t load(const char* from) {
+      T value;
+      std::memcpy(&value, from, sizeof value);
+      return value;
+    }
+    /// 1 to 8 bytes, and zeros.
+    static std::uint64_t first_word(const char* begin, std::size_t size) {
+      if (size >= 4)
+        return load<std::uint32_t>(begin) | load<std::uint32_t>(begin + size - 4) << (8 * (size - 4));
+      const std::uint64_t first = load<std::uint8_t>(begin), last = load<std::uint8_t>(begin + size - 1);
+      return first | load<std::uint8_t>(begin + size / 2) << (8 * (size / 2)) | last << (8 * (size - 1));
     }
   };
 
