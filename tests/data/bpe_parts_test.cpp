@@ -114,6 +114,13 @@ TEST(Normalizer, UnicodeForms) {
   EXPECT_EQ(form("NFD", "\uAC01"), "\u1100\u1161\u11A8");
   EXPECT_EQ(form("NFC", "\u0958"), "\u0915\u093C");  // excluded from composition
   EXPECT_EQ(form("NFC", "\u0344"), "\u0308\u0301");
+  // Characters newer than Unicode 9 stay where and what they are, and stand between others.
+  EXPECT_EQ(form("NFC", "a\u0D3B\u0334"), "a\u0D3B\u0334");
+  EXPECT_EQ(form("NFC", "a\u0D3B\u0301"), "a\u0D3B\u0301");
+  EXPECT_EQ(form("NFC", "e\u0301\u0D3Be\u0301"), "\u00E9\u0D3B\u00E9");
+  EXPECT_EQ(form("NFKD", "\u32FF"), "\u32FF");
+  EXPECT_EQ(form("NFD", "\U00011938"), "\U00011938");
+  EXPECT_EQ(form("NFC", "\U00011935\U00011930"), "\U00011935\U00011930");
   EXPECT_EQ(form("NFC", ""), "");
   EXPECT_EQ(form("NFC", "plain \u00E9 \u4F60"), "plain \u00E9 \u4F60");
 }

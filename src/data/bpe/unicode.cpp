@@ -19,7 +19,50 @@ utf8proc_category_t category(char32_t code) { return utf8proc_category(static_ca
 bool is_between(utf8proc_category_t value, utf8proc_category_t low, utf8proc_category_t high) {
   return value >= low && value <= high;
 }
-int combining_class(std::int32_t code) { return utf8proc_get_property(code)->combining_class; }
+/// Hugging Face's library normalizes by the tables of Unicode 9: characters that were added later combine
+/// with none and have no decomposition there. These are the ranges, up to Unicode 16, in which some would
+/// have.
+struct Range {
+  std::int32_t first, last;
+};
+constexpr std::array kLaterThanUnicode9{
+    Range{0x7FD, 0x7FD},     Range{0x870, 0x89F},     Range{0x8CA, 0x8D3},     Range{0x9FE, 0x9FE},
+    Range{0xC3C, 0xC3C},     Range{0xD3B, 0xD3C},     Range{0xEBA, 0xEBA},     Range{0x1715, 0x1715},
+    Range{0x1ABF, 0x1AFF},   Range{0x1DF6, 0x1DFA},   Range{0x32FF, 0x32FF},   Range{0xA7F1, 0xA7F4},
+    Range{0xA82C, 0xA82C},   Range{0xAB69, 0xAB69},   Range{0x10780, 0x107BF}, Range{0x10D00, 0x10D8F},
+    Range{0x10E80, 0x10FFF}, Range{0x11070, 0x11070}, Range{0x1133B, 0x1133B}, Range{0x11380, 0x113FF},
+    Range{0x1145E, 0x1145E}, Range{0x11800, 0x1184F}, Range{0x11900, 0x11AAF}, Range{0x11D00, 0x11FFF},
+    Range{0x16D40, 0x16D7F}, Range{0x16FF0, 0x16FF1}, Range{0x1CC00, 0x1CEBF}, Range{0x1E030, 0x1E08F},
+    Range{0x1E100, 0x1E14F}, Range{0x1E290, 0x1E2FF}, Range{0x1E4D0, 0x1E5FF}, Range{0x1F16C, 0x1F16C},
+    Range{0x1FBF0, 0x1FBF9},
+};
+bool is_later(std::int32_t code) {
+  const auto* range = std::lower_bound(kLaterThanUnicode9.begin(), kLaterThanUnicode9.end(), code,
+                                       [](const Range& r, std::int32_t c) { return r.last < c; });
+  return range != kLaterThanUnicode9.end() && range->first <= code;
+}
+
+int combining_class(std::int32_t code) {
+  const int value = utf8proc_get_property(code)->combining_class;
+  return value != 0 && is_later(code) ? 0 : value;
+}
+
+/// Composes in place. Later characters are left out: utf8proc would join what stands around them.
+void compose_all(std::vector<std::int32_t>& codes) {
+  std::size_t done = 0, kept = 0;
+  while (done < codes.size()) {
+    const auto begin = codes.begin() + static_cast<std::ptrdiff_t>(done);
+    const auto end = std::find_if(begin, codes.end(), is_later);
+    const auto count = utf8proc_normalize_utf32(
+        codes.data() + done, end - begin, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+    CARTAN_ASSERT(count >= 0);
+    std::copy(begin, begin + count, codes.begin() + static_cast<std::ptrdiff_t>(kept));
+    kept += static_cast<std::size_t>(count);
+    done = static_cast<std::size_t>(end - codes.begin());
+    if (done < codes.size()) codes[kept++] = codes[done++];
+  }
+  codes.resize(kept);
+}
 
 }  // namespace
 
@@ -94,7 +137,8 @@ NormalForm::NormalForm(bool compatibility, bool compose)
     if (code >= 0xD800 && code <= 0xDFFF) continue;
     const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(code));
     const bool is_hangul = code >= 0xAC00 && code <= 0xD7A3;  // decomposed by rule, not by table
-    if (property->combining_class == 0 && (is_hangul ? compose : property->decomp_seqindex == UINT16_MAX)) {
+    if (is_later(static_cast<std::int32_t>(code)) ||
+        (property->combining_class == 0 && (is_hangul ? compose : property->decomp_seqindex == UINT16_MAX))) {
       inert_[code / 64] |= std::uint64_t{1} << (code % 64);
       continue;
     }
@@ -123,6 +167,10 @@ void NormalForm::normalize(std::vector<std::int32_t>& codes) const {
   out.reserve(codes.size() + 16);
   std::array<std::int32_t, 32> parts{};  // the longest decomposition has 18
   for (const std::int32_t code : codes) {
+    if (is_later(code)) {
+      out.push_back(code);
+      continue;
+    }
     const auto count = utf8proc_decompose_char(code, parts.data(), parts.size(),
                                                static_cast<utf8proc_option_t>(options_), nullptr);
     CARTAN_ASSERT(count >= 0 && count <= static_cast<std::ptrdiff_t>(parts.size()));
@@ -139,13 +187,7 @@ void NormalForm::normalize(std::vector<std::int32_t>& codes) const {
                      [](std::int32_t a, std::int32_t b) { return combining_class(a) < combining_class(b); });
     begin = end;
   }
-  if (compose_) {
-    const auto count =
-        utf8proc_normalize_utf32(out.data(), static_cast<utf8proc_ssize_t>(out.size()),
-                                 static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-    CARTAN_ASSERT(count >= 0);
-    out.resize(static_cast<std::size_t>(count));
-  }
+  if (compose_) compose_all(out);
   codes.swap(out);
 }
 
