@@ -58,14 +58,14 @@ class Eval : public Command {
   CommandSpec spec() override {
     return {
         .name = "eval",
-        .sentence = "loss and perplexity of a checkpoint on a data set or on given token ids",
-        .usage = "--from CHECKPOINT|RUN_DIR (--data.valid PREFIX... | --ids FILE) [--json]",
+        .sentence = "loss and perplexity of a model on a data set or on given token ids",
+        .usage = "--from CHECKPOINT|RUN_DIR|FOLDER (--data.valid PREFIX... | --ids FILE) [--json]",
         .examples = {"cartan eval --from runs/quickstart --data.valid build/quickstart/data --seq 128",
                      "mpirun -n 2 cartan eval --from runs/a/checkpoints/step-100.h5 --ids ids.json --json"},
         .uses = {"data.valid", "data.seq", "run.device", "run.threads", "precision.compute"},
         .options = {{.key = "from",
                      .target = &from_,
-                     .help = "a checkpoint, or a run directory: its newest good one",
+                     .help = "a checkpoint, a run directory (its newest good one), or a Hugging Face folder",
                      .value_name = "PATH",
                      .is_required = true},
                     {.key = "ids",

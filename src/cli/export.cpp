@@ -4,27 +4,12 @@
 #include "cartan/comm/mesh_groups.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/store/model_folder_writer.hpp"
-#include "cartan/train/config.hpp"
 #include "cartan/train/model_source.hpp"
 #include "cli/command.hpp"
-#include "cli/ini.hpp"
+#include "cli/model_tokenizer.hpp"
 
 namespace cartan::cli {
 namespace {
-
-/// The tokenizer of the run that wrote the checkpoint, or of the folder.
-std::filesystem::path known_tokenizer(const train::ModelSource& source) {
-  const std::string ini = source.configuration();
-  if (ini.empty()) return store::is_model_folder(source.path()) ? source.path() : std::filesystem::path();
-  Problems ignored;  // what another version wrote may not be readable here
-  std::string tokenizer, from;
-  for (const IniEntry& entry : parse_ini(ini, "config.ini", ignored)) {
-    if (entry.key == "data.tokenizer") tokenizer = entry.value;
-    if (entry.key == "model.from") from = entry.value;
-  }
-  const std::filesystem::path folder = train::tokenizer_folder(tokenizer, from);
-  return std::filesystem::is_directory(folder) ? folder : std::filesystem::path();
-}
 
 class Export : public Command {
  public:
@@ -79,7 +64,8 @@ class Export : public Command {
     store::FolderOptions options;
     options.dtype = dtype_from_name(dtype_);
     options.overwrite = overwrite_;
-    options.tokenizer_from = tokenizer_.empty() ? known_tokenizer(source) : std::filesystem::path(tokenizer_);
+    options.tokenizer_from =
+        tokenizer_.empty() ? tokenizer_folder_of(source) : std::filesystem::path(tokenizer_);
     if (!tokenizer_.empty() && !std::filesystem::is_directory(tokenizer_))
       throw MissingError("{}: no such folder", tokenizer_);
     const store::FolderReport report = store::write_model_folder(

@@ -11,6 +11,7 @@
 #include "cartan/infer/generator.hpp"
 #include "cartan/train/loaded_model.hpp"
 #include "cli/command.hpp"
+#include "cli/model_tokenizer.hpp"
 
 namespace cartan::cli {
 namespace {
@@ -25,15 +26,16 @@ class Generate : public Command {
   CommandSpec spec() override {
     return {
         .name = "generate",
-        .sentence = "write text with a checkpoint",
+        .sentence = "write text with a model",
         .usage =
-            "--from CHECKPOINT|RUN_DIR (--prompt TEXT | --prompts FILE | --ids FILE) [--max-new-tokens N]",
+            "--from CHECKPOINT|RUN_DIR|FOLDER (--prompt TEXT | --prompts FILE | --ids FILE) "
+            "[--max-new-tokens N]",
         .examples = {"cartan generate --from runs/quickstart --prompt \"#include \" --max-new-tokens 200",
                      "cartan generate --from runs/quickstart --prompts lines.txt --temperature 0.8 --json"},
         .uses = {"data.tokenizer", "run.device", "run.threads", "precision.compute"},
         .options = {{.key = "from",
                      .target = &from_,
-                     .help = "a checkpoint, or a run directory: its newest good one",
+                     .help = "a checkpoint, a run directory (its newest good one), or a Hugging Face folder",
                      .value_name = "PATH",
                      .is_required = true},
                     {.key = "prompt",
@@ -84,15 +86,20 @@ class Generate : public Command {
     if ((prompt_.empty() ? 0 : 1) + (prompts_.empty() ? 0 : 1) + (ids_.empty() ? 0 : 1) != 1)
       throw UsageError("cartan generate needs one of --prompt TEXT, --prompts FILE and --ids FILE");
     const train::Config& config = parsed.config;
-    const auto tokenizer = data::make_tokenizer(config.data.tokenizer);
+    const auto alone = comm::make_local_communicator("generate");
+    const train::ModelSource source(from_, *alone);
+    const bool is_given = parsed.sources.contains("data.tokenizer");
+    const std::string name = is_given ? config.data.tokenizer : tokenizer_of(source);
+    const auto tokenizer = data::make_tokenizer(name);
+    // Bytes are what a folder without a tokenizer is least likely to have been trained on.
+    const bool has_end = is_given || name != "byte" || !store::is_model_folder(source.path());
     const std::vector<Prompt> prompts = read_prompts(*tokenizer);
     device::DeviceOptions on_device;
     on_device.threads = config.run.threads;
     on_device.graphs = false;  // no token attends to as many keys as the one before: nothing repeats
     const auto device = device::make_device(device::device_kind_from_name(config.run.device), on_device);
-    const auto alone = comm::make_local_communicator("generate");
     const train::LoadedModel model =
-        train::load_model(from_, dtype_from_name(config.precision.compute), *device, *alone);
+        train::load_model(source, dtype_from_name(config.precision.compute), *device, *alone);
     Index longest = 1;
     for (const Prompt& prompt : prompts) longest = std::max(longest, static_cast<Index>(prompt.ids.size()));
     infer::Generator generator(model.config, *model.state, longest + max_new_tokens_, *device);
@@ -100,7 +107,7 @@ class Generate : public Command {
     options.max_new_tokens = max_new_tokens_;
     options.sampling = {temperature_, top_k_, top_p_};
     options.seed = seed_;
-    if (!ignore_end_ && tokenizer->vocab_size() <= model.config.vocab)
+    if (!ignore_end_ && has_end && tokenizer->vocab_size() <= model.config.vocab)
       options.end_token = tokenizer->end_of_text();
     for (const Prompt& prompt : prompts)
       write(prompt, generator.generate(prompt.ids, options), *tokenizer, options.end_token);

@@ -1,12 +1,14 @@
 #include "cartan/train/loaded_model.hpp"
 
-#include "cartan/train/model_source.hpp"
-
 namespace cartan::train {
 
 LoadedModel load_model(const std::filesystem::path& from, DType compute, device::Device& device,
                        comm::Communicator& comm) {
-  const ModelSource source(from, comm);
+  return load_model(ModelSource(from, comm), compute, device, comm);
+}
+
+LoadedModel load_model(const ModelSource& source, DType compute, device::Device& device,
+                       comm::Communicator& comm) {
   LoadedModel loaded;
   loaded.path = source.path();
   loaded.config = source.config();

@@ -6,7 +6,7 @@
 
 #include "cartan/comm/communicator.hpp"
 #include "cartan/device/device.hpp"
-#include "cartan/train/snapshot.hpp"
+#include "cartan/train/model_source.hpp"
 
 namespace cartan::train {
 
@@ -20,6 +20,8 @@ struct LoadedModel {
 };
 
 /// Loads what ModelSource finds and throws likewise. Collective over `comm`; each rank gets the whole model.
+LoadedModel load_model(const ModelSource& source, DType compute, device::Device& device,
+                       comm::Communicator& comm);
 LoadedModel load_model(const std::filesystem::path& from, DType compute, device::Device& device,
                        comm::Communicator& comm);
 

@@ -37,8 +37,9 @@ class Gemm {
   /// Tiles with at most so many rows are not worth packing for: oneDNN reads the operands where they
   /// lie (but for fp16).
   static constexpr Index kThinRows = 16;
-  /// Scratch bytes that oneDNN itself may use in a call.
-  static constexpr std::size_t kLibraryBytes = std::size_t{256} << 10;
+  /// Scratch bytes that oneDNN itself may use in a call: a copy of a part of an operand that it reads in
+  /// place, 262 KiB with AVX-512 where that is deeper than 1024.
+  static constexpr std::size_t kLibraryBytes = std::size_t{512} << 10;
 
   enum class Bf16Products { native, as_fp32 };
 

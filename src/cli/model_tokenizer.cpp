@@ -1,0 +1,42 @@
+#include "cli/model_tokenizer.hpp"
+
+#include "cartan/store/model_folder.hpp"
+#include "cartan/train/config.hpp"
+#include "cli/ini.hpp"
+
+namespace cartan::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Names {
+  std::string tokenizer, model_from;
+};
+
+/// What the configuration of the run that wrote the checkpoint says.
+Names names_of(const train::ModelSource& source) {
+  if (store::is_model_folder(source.path())) return {"", source.path().string()};
+  Names names;
+  Problems ignored;  // what another version wrote may not be readable here
+  for (const IniEntry& entry : parse_ini(source.configuration(), "config.ini", ignored)) {
+    if (entry.key == "data.tokenizer") names.tokenizer = entry.value;
+    if (entry.key == "model.from") names.model_from = entry.value;
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string tokenizer_of(const train::ModelSource& source) {
+  const auto [tokenizer, model_from] = names_of(source);
+  if (!tokenizer.empty() && tokenizer != "byte" && fs::exists(tokenizer)) return tokenizer;
+  return !model_from.empty() && fs::exists(fs::path(model_from) / "tokenizer.json") ? model_from : "byte";
+}
+
+fs::path tokenizer_folder_of(const train::ModelSource& source) {
+  const auto [tokenizer, model_from] = names_of(source);
+  const fs::path folder = train::tokenizer_folder(tokenizer, model_from);
+  return fs::is_directory(folder) ? folder : fs::path();
+}
+
+}  // namespace cartan::cli
