@@ -15,6 +15,14 @@ namespace cartan::data {
 using bpe::SortedJson;
 using Ids = std::vector<std::int32_t>;
 
+/// Bytes of what would take minutes where time grows with the square; less with sanitizers, which take as
+/// long for a tenth.
+#ifdef CARTAN_INSTRUMENTED
+inline constexpr std::size_t kLong = 100'000;
+#else
+inline constexpr std::size_t kLong = 1'000'000;
+#endif
+
 /// A model of these tokens (ids in order) and merges ("a b").
 inline SortedJson bpe_model(const std::vector<std::string>& tokens, const std::vector<std::string>& merges) {
   SortedJson vocab = SortedJson::object();

@@ -257,6 +257,10 @@ void read_rope(Entries& entries, const Family& family, ModelConfig& c, Problems&
     inner.report_rest();
   }
   if (share == 1) return;
+  if (share > 1) {
+    problems.add("partial_rotary_factor = {}: must not be above 1", share);
+    return;
+  }
   c.rotary_dim = static_cast<Index>(static_cast<double>(c.head_dim) * share);
   if (c.rotary_dim < 2)
     problems.add("partial_rotary_factor = {}: leaves less than a pair of the {} channels of a head", share,
