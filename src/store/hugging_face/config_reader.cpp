@@ -311,6 +311,7 @@ ModelConfig model_config_from_hugging_face(const Json& json, const std::string& 
       std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& f) { return f.name == type; });
   if (family == kFamilies.end()) {
     std::vector<std::string_view> names;
+    names.reserve(kFamilies.size());
     for (const Family& f : kFamilies) names.push_back(f.name);
     throw DataError("{}: model_type = \"{}\": cartan reads {}", where, type.substr(0, 60),
                     fmt::join(names, ", "));

@@ -142,7 +142,7 @@ void convert(std::span<const float> values, DType dtype, const std::string& tens
 class PieceMaker {
  public:
   PieceMaker(const Shard& shard, DType dtype, const ReadParameter& read, const comm::Communicator& comm)
-      : shard_(shard), dtype_(dtype), read_(read) {
+      : dtype_(dtype), read_(read) {
     std::uint64_t position = shard.header.size();
     Index number = 0;
     for (const FileTensor& tensor : shard.tensors) {
@@ -173,7 +173,6 @@ class PieceMaker {
     Index first, count;
     std::uint64_t position;
   };
-  const Shard& shard_;
   DType dtype_;
   const ReadParameter& read_;
   std::vector<Mine> mine_;
@@ -274,6 +273,7 @@ FolderReport write_model_folder(const fs::path& folder, const model::ModelConfig
     if (comm.rank() == 0) check_folder(folder, options.overwrite);
   });
   std::vector<TemporaryFile> files;
+  files.reserve(shards.size());
   for (const Shard& shard : shards) files.push_back(write_shard(folder, shard, options.dtype, read, comm));
   FolderReport report;
   for (const Shard& shard : shards) report.bytes += shard.header.size() + shard.bytes;
