@@ -40,7 +40,7 @@ class Export : public Command {
                      .help =
                          "the model's name in config.json: llama, mistral, qwen2, qwen3 or phi3; nothing: "
                          "what it was imported as, or what fits",
-                     .words = {"llama", "mistral", "qwen2", "qwen3", "phi3"},
+                     .words = model::family_names(),
                      .may_be_empty = true},
                     {.key = "tokenizer",
                      .target = &tokenizer_,

@@ -50,7 +50,7 @@ class Import : public Command {
     comm::all_or_none(mesh.world(), "reading the model", [&] {
       for (const model::UnitSpec& unit : model::describe_units(source.config()))
         for (const model::ParameterSpec& parameter : unit.parameters) {
-          tensors.push_back({"model/" + parameter.name, DType::f32, parameter.shape});
+          tensors.push_back({train::parameter_path(parameter.name), DType::f32, parameter.shape});
           const LeafRange own = leaf_range(parameter.elements(), session->rank(), session->world_size());
           const Index count = own.end - own.begin;
           if (count == 0) continue;

@@ -83,7 +83,7 @@ std::vector<Option> model_options(model::ModelConfig& model) {
        .target = &model.family,
        .help =
            "what it is called when it is exported: llama, mistral, qwen2, qwen3 or phi3; nothing: what fits",
-       .words = {"llama", "mistral", "qwen2", "qwen3", "phi3"},
+       .words = model::family_names(),
        .may_be_empty = true},
       {.key = "model.hidden",
        .target = &model.hidden,
@@ -139,7 +139,7 @@ std::vector<Option> model_options(model::ModelConfig& model) {
       {.key = "model.rope-scaling",
        .target = &rope.kind,
        .help = "stretching of the rotary frequencies for long contexts",
-       .words = {"none", "linear", "dynamic", "llama3", "yarn", "longrope"}},
+       .words = model::rope_scaling_names()},
       {.key = "model.rope-factor",
        .target = &rope.factor,
        .help = "how far frequencies are stretched, low ones with llama3 and yarn",

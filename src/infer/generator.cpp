@@ -66,6 +66,7 @@ struct Generator::State {
 
   /// Positions turn as in a sequence of `length` tokens from now on. Whether they turned otherwise before.
   bool turn_for(Index length) {
+    if (!frequencies.empty() && !model::rope_depends_on_length(config)) return false;
     std::vector<double> wanted = model::rope_frequencies(config, length);
     if (wanted == frequencies) return false;
     frequencies = std::move(wanted);

@@ -183,6 +183,9 @@ void check(const ModelConfig& c, Problems& problems) {
   check_rope(c, problems);
 }
 
+std::vector<std::string> family_names() { return {kFamilies.begin(), kFamilies.end()}; }
+std::vector<std::string> rope_scaling_names() { return {kRopeKinds.begin(), kRopeKinds.end()}; }
+
 std::vector<std::string> preset_names() {
   std::vector<std::string> names;
   names.reserve(std::size(kPresets));

@@ -98,24 +98,31 @@ void read_floats(const NamedTensor& tensor, Index first, Index count, float* out
   }
 }
 
-void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors) {
-  Json header = Json::object();
+std::string safetensors_header(std::span<const NamedTensor> tensors, const std::string& format) {
+  Json json = Json::object();
+  if (!format.empty()) json["__metadata__"] = {{"format", format}};
   std::size_t offset = 0;
   for (const NamedTensor& tensor : tensors) {
-    CARTAN_ASSERT(elements_of(tensor.shape).value_or(0) * size_of(tensor.dtype) == tensor.bytes.size());
-    header[tensor.name] = Json{{"dtype", dtype_name(tensor.dtype)},
-                               {"shape", tensor.shape},
-                               {"data_offsets", {offset, offset + tensor.bytes.size()}}};
-    offset += tensor.bytes.size();
+    const std::size_t bytes = elements_of(tensor.shape).value() * size_of(tensor.dtype);
+    json[tensor.name] = Json{{"dtype", dtype_name(tensor.dtype)},
+                             {"shape", tensor.shape},
+                             {"data_offsets", {offset, offset + bytes}}};
+    offset += bytes;
   }
-  std::string text = header.dump();
+  std::string text = json.dump();
   text.resize((text.size() + kPrefix - 1) / kPrefix * kPrefix, ' ');
-  std::string file(kPrefix, '\0');
+  std::string header(kPrefix, '\0');
   const std::uint64_t length = text.size();
-  std::memcpy(file.data(), &length, sizeof length);
-  file += text;
-  for (const NamedTensor& tensor : tensors)
+  std::memcpy(header.data(), &length, sizeof length);
+  return header + text;
+}
+
+void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors) {
+  std::string file = safetensors_header(tensors);
+  for (const NamedTensor& tensor : tensors) {
+    CARTAN_ASSERT(elements_of(tensor.shape).value_or(0) * size_of(tensor.dtype) == tensor.bytes.size());
     file.append(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size());
+  }
   write_file_atomically(path, file);
 }
 

@@ -9,12 +9,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-model::ModelConfig config_of(const store::CheckpointReader& reader) {
-  const std::string where = reader.path().string();
-  if (!reader.state().contains("model")) throw DataError("{}: no model description", where);
-  return model::model_config_from_json(reader.state()["model"], where);
-}
-
 /// The checkpoint, verified.
 fs::path find_checkpoint(const fs::path& from, comm::Communicator& comm) {
   if (!fs::is_directory(from)) {
@@ -35,11 +29,11 @@ fs::path find_checkpoint(const fs::path& from, comm::Communicator& comm) {
 
 model::ModelConfig describe_model(const fs::path& from) {
   if (store::is_model_folder(from)) return store::read_model_config(from / "config.json");
-  if (!fs::is_directory(from)) return config_of(store::CheckpointReader(from));
+  if (!fs::is_directory(from)) return model_of(store::CheckpointReader(from));
   const std::vector<Index> steps = store::checkpoint_steps(from);
   if (steps.empty())
     throw MissingError("{}: neither a checkpoint nor a config.json in this directory", from.string());
-  return config_of(store::CheckpointReader(store::checkpoint_path(from, steps.back())));
+  return model_of(store::CheckpointReader(store::checkpoint_path(from, steps.back())));
 }
 
 ModelSource::ModelSource(const fs::path& from, comm::Communicator& comm)
@@ -51,7 +45,7 @@ ModelSource::ModelSource(const fs::path& from, comm::Communicator& comm)
       return;
     }
     checkpoint_.emplace(path_);
-    config_ = config_of(*checkpoint_);
+    config_ = model_of(*checkpoint_);
     run_ = run_state_from_json(checkpoint_->state(), path_.string());
   });
 }
@@ -69,7 +63,7 @@ void ModelSource::read(const std::string& parameter, Index first, Index count, f
   if (folder_)
     folder_->read(parameter, first, count, out);
   else
-    checkpoint_->read("model/" + parameter, first, count, out);
+    read_parameter(*checkpoint_, parameter, first, count, out);
 }
 
 std::string ModelSource::configuration() const {

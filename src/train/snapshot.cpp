@@ -162,6 +162,19 @@ std::vector<store::Slab> checkpoint_slabs(const std::vector<store::TensorInfo>& 
   return slabs;
 }
 
+model::ModelConfig model_of(const store::CheckpointReader& reader) {
+  const std::string where = reader.path().string();
+  if (!reader.state().contains("model")) throw DataError("{}: no model description", where);
+  return model::model_config_from_json(reader.state()["model"], where);
+}
+
+std::string parameter_path(const std::string& parameter) { return kParts[0].prefix + parameter; }
+
+void read_parameter(const store::CheckpointReader& reader, const std::string& parameter, Index first,
+                    Index count, float* out) {
+  reader.read(parameter_path(parameter), first, count, out);
+}
+
 void check_same_model(const model::ModelConfig& found, const std::filesystem::path& path,
                       const model::ModelConfig& wanted) {
   // What training does not depend on, or nothing but the first values do.
@@ -199,9 +212,7 @@ void load_parameters(const store::ModelFolder& folder, shard::FlatState& state) 
 }
 
 void load(const store::CheckpointReader& reader, const model::ModelConfig& model, shard::FlatState& state) {
-  const std::string where = reader.path().string();
-  if (!reader.state().contains("model")) throw DataError("{}: no model description", where);
-  check_same_model(model::model_config_from_json(reader.state()["model"], where), reader.path(), model);
+  check_same_model(model_of(reader), reader.path(), model);
   for (const Part& part : kParts) load_part_of(reader, part, state);
 }
 

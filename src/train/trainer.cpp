@@ -226,7 +226,7 @@ void Run::write_export() {
   const store::FolderReport report = store::write_model_folder(
       dir, config_.model,
       [&](const std::string& parameter, Index first, Index count, float* out) {
-        reader.read("model/" + parameter, first, count, out);
+        read_parameter(reader, parameter, first, count, out);
       },
       {.dtype = dtype_from_name(config_.exported.dtype),
        .overwrite = true,

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cartan/core/random.hpp"
+#include "support/small_model.hpp"
 #include "support/test_device.hpp"
 
 namespace cartan::optim {
@@ -45,15 +46,7 @@ class Updates {
   }
 
  private:
-  static model::ModelConfig config() {
-    model::ModelConfig config;
-    config.hidden = 24;
-    config.layers = 1;
-    config.heads = 3;
-    config.ffn = 31;
-    config.derive(57);
-    return config;
-  }
+  static model::ModelConfig config() { return cartan::testing::small_model(1); }
   std::unique_ptr<device::Device> device_ = cartan::testing::make_test_device(2);
   std::unique_ptr<comm::Communicator> alone_ = comm::make_local_communicator("test");
   shard::FlatLayout layout_;

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <utility>
 
 #include "cartan/core/json.hpp"
 
@@ -21,67 +23,60 @@ void expect_near(double found, double expected, Index step, const std::string& w
       << what << ", update " << step << ": " << found << " instead of " << expected;
 }
 
-TEST(WarmupLr, IsDeepspeeds) {
+/// A schedule and its peak rate.
+using Course = std::pair<ScheduleConfig, double>;
+
+/// Compares all of a table with each name, of which there must be so many.
+void expect_tables(const char* name, int count, const std::function<Course(const Json& table)>& course_of) {
   int compared = 0;
   for (const Json& table : tables()) {
-    if (table.at("name") != "WarmupLR") continue;
-    const Json& params = table.at("params");
-    const ScheduleConfig schedule{.kind = "warmup-lr",
-                                  .warmup = params.at("warmup_num_steps"),
-                                  .min_lr = params.at("warmup_min_lr"),
-                                  .warmup_type = params.at("warmup_type")};
+    if (table.at("name") != name) continue;
+    const auto [schedule, peak] = course_of(table);
     Index step = 0;
     for (const Json& expected : table.at("lr")) {
-      expect_near(learning_rate(schedule, params.at("warmup_max_lr"), step, 1000), expected, step,
-                  params.dump());
+      expect_near(learning_rate(schedule, peak, step, 1000), expected, step, table.at("params").dump());
       ++step;
     }
     ++compared;
   }
-  EXPECT_EQ(compared, 3);
+  EXPECT_EQ(compared, count);
+}
+
+TEST(WarmupLr, IsDeepspeeds) {
+  expect_tables("WarmupLR", 3, [](const Json& table) -> Course {
+    const Json& params = table.at("params");
+    return {{.kind = "warmup-lr",
+             .warmup = params.at("warmup_num_steps"),
+             .min_lr = params.at("warmup_min_lr"),
+             .warmup_type = params.at("warmup_type")},
+            params.at("warmup_max_lr")};
+  });
 }
 
 TEST(WarmupDecayLr, IsDeepspeeds) {
-  int compared = 0;
-  for (const Json& table : tables()) {
-    if (table.at("name") != "WarmupDecayLR") continue;
+  expect_tables("WarmupDecayLR", 2, [](const Json& table) -> Course {
     const Json& params = table.at("params");
-    const ScheduleConfig schedule{.kind = "warmup-decay-lr",
-                                  .length = params.at("total_num_steps"),
-                                  .warmup = params.at("warmup_num_steps"),
-                                  .min_lr = params.at("warmup_min_lr"),
-                                  .warmup_type = params.at("warmup_type")};
-    Index step = 0;
-    for (const Json& expected : table.at("lr")) {
-      expect_near(learning_rate(schedule, params.at("warmup_max_lr"), step, 1000), expected, step,
-                  params.dump());
-      ++step;
-    }
-    ++compared;
-  }
-  EXPECT_EQ(compared, 2);
+    return {{.kind = "warmup-decay-lr",
+             .length = params.at("total_num_steps"),
+             .warmup = params.at("warmup_num_steps"),
+             .min_lr = params.at("warmup_min_lr"),
+             .warmup_type = params.at("warmup_type")},
+            params.at("warmup_max_lr")};
+  });
 }
 
 TEST(WarmupCosineLr, IsDeepspeeds) {
-  int compared = 0;
-  for (const Json& table : tables()) {
-    if (table.at("name") != "WarmupCosineLR") continue;
+  expect_tables("WarmupCosineLR", 2, [](const Json& table) -> Course {
     const Json& params = table.at("params");
     const double peak = table.at("base_lr");
-    const ScheduleConfig schedule{.kind = "warmup-cosine-lr",
-                                  .length = params.at("total_num_steps"),
-                                  .warmup = params.at("warmup_num_steps"),
-                                  .warmup_begin = peak * params.value("warmup_min_ratio", 0.0),
-                                  .min_lr = peak * params.value("cos_min_ratio", 0.0001),
-                                  .warmup_type = params.at("warmup_type")};
-    Index step = 0;
-    for (const Json& expected : table.at("lr")) {
-      expect_near(learning_rate(schedule, peak, step, 1000), expected, step, params.dump());
-      ++step;
-    }
-    ++compared;
-  }
-  EXPECT_EQ(compared, 2);
+    return {{.kind = "warmup-cosine-lr",
+             .length = params.at("total_num_steps"),
+             .warmup = params.at("warmup_num_steps"),
+             .warmup_begin = peak * params.value("warmup_min_ratio", 0.0),
+             .min_lr = peak * params.value("cos_min_ratio", 0.0001),
+             .warmup_type = params.at("warmup_type")},
+            peak};
+  });
 }
 
 TEST(LinearAndCosine, WarmUpFromABeginningAsOthersDo) {

@@ -3,18 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include "support/small_model.hpp"
 #include "support/test_device.hpp"
 
 namespace cartan::shard {
 namespace {
 
 TEST(FlatState, InitialParametersMayBeUsedOnAnyStream) {
-  model::ModelConfig config;
-  config.hidden = 24;
-  config.layers = 2;
-  config.heads = 3;
-  config.ffn = 31;
-  config.derive(57);
+  const model::ModelConfig config = cartan::testing::small_model(2);
   const FlatLayout layout(config);
   const auto device = cartan::testing::make_test_device(2);
   const auto alone = comm::make_local_communicator("test");

@@ -8,24 +8,13 @@
 #include "cartan/core/random.hpp"
 #include "cartan/shard/gradient_reducer.hpp"
 #include "support/mpi_session.hpp"
+#include "support/small_model.hpp"
 #include "support/test_device.hpp"
 
 namespace cartan::shard {
 namespace {
 
 using Values = std::vector<double>;
-
-model::ModelConfig small_model() {
-  model::ModelConfig config;
-  config.hidden = 24;
-  config.layers = 3;
-  config.heads = 3;
-  config.ffn = 31;
-  config.vocab = 57;
-  config.tied = true;
-  config.derive(config.vocab);
-  return config;
-}
 
 /// What a rank brings: the value of an element of one of its slots.
 using Summand = std::function<float(int rank, std::size_t slot, Index element)>;
@@ -58,7 +47,7 @@ class Plane {
         mesh_(session_, comm::MeshShape{1, ranks_, 1, 1}, cartan::testing::test_device_kind()),
         parts_(options.parts),
         tree_(Index{3} * ranks_ / parts_),
-        config_(small_model()),
+        config_(cartan::testing::small_model(3, true)),
         layout_(config_, units_of_stages(config_, {{0, 5}}),
                 stage >= 2 ? GradientLife::transient : GradientLife::step,
                 {stage, session_.rank(), ranks_, ranks_}),

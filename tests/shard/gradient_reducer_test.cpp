@@ -4,20 +4,14 @@
 
 #include "cartan/core/narrow.hpp"
 #include "support/mpi_session.hpp"
+#include "support/small_model.hpp"
 #include "support/test_device.hpp"
 
 namespace cartan::shard {
 namespace {
 
 TEST(GradientReducer, SumsEveryElementOnceWhateverTheBucket) {
-  model::ModelConfig config;
-  config.hidden = 24;
-  config.layers = 2;
-  config.heads = 3;
-  config.ffn = 31;
-  config.vocab = 57;
-  config.tied = true;
-  config.derive(config.vocab);
+  const model::ModelConfig config = cartan::testing::small_model(2, true);
   comm::Session& session = testing::session();
   const int ranks = session.world_size();
   comm::Mesh mesh(session, comm::MeshShape{1, ranks, 1, 1}, cartan::testing::test_device_kind());

@@ -252,15 +252,21 @@ Config qwen_on(comm::MeshShape mesh) {
   return config;
 }
 
-TEST(Verify, FindsThatMeshesAgree) {
-  comm::Session& session = testing::session();
-  const int ranks = session.world_size();
+/// All ranks along dp, and half of them with pairs along tp or cp.
+std::vector<comm::MeshShape> flat_shapes(int ranks) {
   std::vector<comm::MeshShape> shapes{{1, ranks, 1, 1}};
   if (ranks % 2 == 0) {
     shapes.push_back({1, ranks / 2, 1, 2});
     shapes.push_back({1, ranks / 2, 2, 1});
-    if (session.thread_multiple()) shapes.push_back({2, ranks / 2, 1, 1});
   }
+  return shapes;
+}
+
+TEST(Verify, FindsThatMeshesAgree) {
+  comm::Session& session = testing::session();
+  const int ranks = session.world_size();
+  std::vector<comm::MeshShape> shapes = flat_shapes(ranks);
+  if (ranks % 2 == 0 && session.thread_multiple()) shapes.push_back({2, ranks / 2, 1, 1});
   const auto device = cartan::testing::make_test_device(1);
   int turn = 0;
   for (const comm::MeshShape& shape : shapes)
@@ -280,12 +286,7 @@ TEST(Verify, FindsThatMeshesAgree) {
 
 TEST(Verify, FindsThatMeshesAgreeOnWindowsAndPartialRotation) {
   comm::Session& session = testing::session();
-  const int ranks = session.world_size();
-  std::vector<comm::MeshShape> shapes{{1, ranks, 1, 1}};
-  if (ranks % 2 == 0) {
-    shapes.push_back({1, ranks / 2, 1, 2});
-    shapes.push_back({1, ranks / 2, 2, 1});
-  }
+  const std::vector<comm::MeshShape> shapes = flat_shapes(session.world_size());
   const auto device = cartan::testing::make_test_device(1);
   for (const comm::MeshShape& shape : shapes)
     for (const char* exchange : {"ring", "all-gather", "all-to-all"}) {

@@ -65,6 +65,9 @@ struct ModelConfig {
 /// Adds every problem of a derived configuration; keys are named as the user writes them.
 void check(const ModelConfig& config, Problems& problems);
 
+/// Names for model.family and model.rope-scaling.
+std::vector<std::string> family_names();
+std::vector<std::string> rope_scaling_names();
 /// Names for model.preset. Throws ConfigError with the nearest name for an unknown one.
 std::vector<std::string> preset_names();
 ModelConfig preset(const std::string& name);

@@ -22,6 +22,8 @@ struct FileTensor {
     Index first = 0;  ///< element of the tensor
   };
   std::vector<Part> parts;
+
+  Index elements() const;
 };
 /// In the order of the forward pass, as the family of the model names them.
 std::vector<FileTensor> file_tensors(const model::ModelConfig& config);

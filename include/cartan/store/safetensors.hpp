@@ -26,6 +26,10 @@ struct NamedTensor {
 /// DataError for other types.
 void read_floats(const NamedTensor& tensor, Index first, Index count, float* out);
 
+/// What a file begins with: length, and names, types and shapes of tensors that follow without gaps; their
+/// bytes are not looked at. `format`, where given, is said in the metadata.
+std::string safetensors_header(std::span<const NamedTensor> tensors, const std::string& format = {});
+
 /// Writes a file atomically. Throws IoError.
 void write_safetensors(const std::filesystem::path& path, std::span<const NamedTensor> tensors);
 

@@ -41,6 +41,13 @@ std::vector<store::Slab> checkpoint_slabs(const std::vector<store::TensorInfo>& 
                                           const shard::FlatState& state, const model::Fp8Scales* fp8,
                                           bool is_first);
 
+/// The description of a checkpoint's model. Throws DataError.
+model::ModelConfig model_of(const store::CheckpointReader& reader);
+/// The name of a parameter among a checkpoint's tensors.
+std::string parameter_path(const std::string& parameter);
+/// Reads elements [first, first + count) of a parameter.
+void read_parameter(const store::CheckpointReader& reader, const std::string& parameter, Index first,
+                    Index count, float* out);
 /// Throws ConfigError that lists each entry in which the model that is found at `path` differs from `wanted`,
 /// as far as it has an effect on what is computed.
 void check_same_model(const model::ModelConfig& found, const std::filesystem::path& path,

@@ -236,12 +236,12 @@ class HfTokenizer final : public Tokenizer {
 std::size_t HfTokenizer::stable_prefix(std::string_view text) const {
   if (!cuts_.before_space && !cuts_.before_newline && !cuts_.after_newline) return 0;
   /// The valid character that begins at `at`.
-  const auto character_at = [&](std::size_t at) -> std::optional<char32_t> {
+  const auto character_at = [&](std::size_t at) -> std::optional<CodePoint> {
     const auto lead = static_cast<unsigned char>(text[at]);
     const std::size_t length = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
     const std::string_view character = text.substr(at, length);
     if (character.size() < length || !is_valid_utf8(character)) return std::nullopt;
-    return code_point(character, 0).value;
+    return code_point(character, 0);
   };
   for (std::size_t at = text.size(); at-- > 1;) {
     const char next = text[at];
@@ -251,13 +251,12 @@ std::size_t HfTokenizer::stable_prefix(std::string_view text) const {
     if (!is_space && !is_newline && !is_after_newline) continue;
     std::size_t last = at - 1;
     while (last > 0 && at - last < 4 && (static_cast<unsigned char>(text[last]) & 0xC0) == 0x80) --last;
-    const std::optional<char32_t> before = character_at(last);
-    if (!before || last + (*before < 0x80 ? 1 : *before < 0x800 ? 2 : *before < 0x10000 ? 3 : 4) != at)
-      continue;
-    const std::optional<char32_t> after = is_after_newline ? character_at(at) : std::nullopt;
-    const bool fits = (is_space && !is_white_space(*before)) ||
-                      (is_newline && (is_letter(*before) || is_numeric(*before))) ||
-                      (is_after_newline && after && is_letter(*after));
+    const std::optional<CodePoint> before = character_at(last);
+    if (!before || last + before->length != at) continue;
+    const std::optional<CodePoint> after = is_after_newline ? character_at(at) : std::nullopt;
+    const bool fits = (is_space && !is_white_space(before->value)) ||
+                      (is_newline && (is_letter(before->value) || is_numeric(before->value))) ||
+                      (is_after_newline && after && is_letter(after->value));
     if (!fits) continue;
     const std::string_view prefix = text.substr(0, at);
     if (!word_mark_.empty() && prefix.ends_with(word_mark_)) continue;

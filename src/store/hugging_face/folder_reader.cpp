@@ -15,10 +15,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-Index elements_of(const std::vector<Index>& shape) {
-  return std::accumulate(shape.begin(), shape.end(), Index{1}, std::multiplies<>());
-}
-
 /// The files that the index lists.
 std::vector<std::string> files_of_index(const fs::path& path) {
   const Json index = read_json(path);
@@ -90,6 +86,10 @@ std::string file_name_of(const std::string& parameter, bool fuses) {
 
 }  // namespace
 
+Index FileTensor::elements() const {
+  return std::accumulate(shape.begin(), shape.end(), Index{1}, std::multiplies<>());
+}
+
 std::vector<FileTensor> file_tensors(const model::ModelConfig& config) {
   const bool fuses = family_of(config) == "phi3";
   std::vector<FileTensor> tensors;
@@ -102,7 +102,7 @@ std::vector<FileTensor> file_tensors(const model::ModelConfig& config) {
         continue;
       }
       FileTensor& joint = tensors.back();
-      joint.parts.push_back({parameter.name, elements_of(joint.shape)});
+      joint.parts.push_back({parameter.name, joint.elements()});
       joint.shape[0] += parameter.shape[0];
     }
   return tensors;

@@ -4,8 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <numeric>
 #include <span>
 #include <vector>
 
@@ -42,14 +40,6 @@ constexpr std::array kPassedOn{"tokenizer.json",
 // Entries of config.json that name tokens.
 constexpr std::array kTokens{"bos_token_id", "eos_token_id", "pad_token_id"};
 
-const char* safetensors_name(DType dtype) {
-  return dtype == DType::bf16 ? "BF16" : dtype == DType::f16 ? "F16" : "F32";
-}
-
-Index elements_of(const std::vector<Index>& shape) {
-  return std::accumulate(shape.begin(), shape.end(), Index{1}, std::multiplies<>());
-}
-
 /// A file of the folder: a header, then its tensors without gaps.
 struct Shard {
   std::string name;
@@ -59,27 +49,16 @@ struct Shard {
 };
 
 std::string header_of(const Shard& shard, DType dtype) {
-  Json json{{"__metadata__", {{"format", "pt"}}}};
-  std::uint64_t offset = 0;
-  for (const FileTensor& tensor : shard.tensors) {
-    const std::uint64_t bytes = narrow<std::uint64_t>(elements_of(tensor.shape)) * size_of(dtype);
-    json[tensor.name] = {{"dtype", safetensors_name(dtype)},
-                         {"shape", tensor.shape},
-                         {"data_offsets", {offset, offset + bytes}}};
-    offset += bytes;
-  }
-  std::string text = json.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
-  const std::uint64_t length = text.size();
-  std::string header(sizeof length, '\0');
-  std::memcpy(header.data(), &length, sizeof length);
-  return header + text;
+  std::vector<NamedTensor> tensors;
+  tensors.reserve(shard.tensors.size());
+  for (const FileTensor& tensor : shard.tensors) tensors.push_back({tensor.name, dtype, tensor.shape, {}});
+  return safetensors_header(tensors, "pt");
 }
 
 std::vector<Shard> cut_into_shards(const model::ModelConfig& config, const FolderOptions& options) {
   std::vector<Shard> shards(1);
   for (FileTensor& tensor : file_tensors(config)) {
-    const std::uint64_t bytes = narrow<std::uint64_t>(elements_of(tensor.shape)) * size_of(options.dtype);
+    const std::uint64_t bytes = narrow<std::uint64_t>(tensor.elements()) * size_of(options.dtype);
     if (!shards.back().tensors.empty() && shards.back().bytes + bytes > options.most_bytes)
       shards.emplace_back();
     shards.back().bytes += bytes;
@@ -109,8 +88,7 @@ void read_tensor(const FileTensor& tensor, Index first, std::span<float> values,
   const Index end = first + std::ssize(values);
   for (std::size_t i = 0; i < tensor.parts.size(); ++i) {
     const Index part_begin = tensor.parts[i].first;
-    const Index part_end =
-        i + 1 < tensor.parts.size() ? tensor.parts[i + 1].first : elements_of(tensor.shape);
+    const Index part_end = i + 1 < tensor.parts.size() ? tensor.parts[i + 1].first : tensor.elements();
     const Index from = std::max(first, part_begin), to = std::min(end, part_end);
     if (from < to)
       read(tensor.parts[i].parameter, from - part_begin, to - from, values.data() + (from - first));
@@ -146,7 +124,7 @@ class PieceMaker {
     std::uint64_t position = shard.header.size();
     Index number = 0;
     for (const FileTensor& tensor : shard.tensors) {
-      const Index elements = elements_of(tensor.shape);
+      const Index elements = tensor.elements();
       for (Index first = 0; first < elements; first += kPiece) {
         const Index count = std::min(kPiece, elements - first);
         if (number++ % comm.size() == comm.rank()) mine_.push_back({&tensor, first, count, position});
