@@ -383,6 +383,17 @@ void sum_parts(const ConstMatrix& stacked, Index parts, const ConstMatrix& resid
   }
 }
 
+void dropout(const ConstMatrix& x, std::span<const std::int32_t> rows, const DropoutRule& rule,
+             const Matrix& out) {
+  const char* op = "dropout";
+  computes_in(op, "x", x.dtype);
+  matrix(op, "out", out, x.rows, x.cols);
+  same_type(op, "out", out.dtype, x.dtype);
+  if (rule.seed != nullptr) same(op, "numbers of rows", static_cast<Index>(rows.size()), x.rows);
+  if (rule.first_column < 0 || rule.first_column + x.cols > (Index{1} << 32))
+    throw InternalError("dropout: columns from {} on do not have numbers of 32 bits", rule.first_column);
+}
+
 void add(const Vector& y, const ConstVector& x) {
   same("add", "size of x", x.size, y.size);
   same_type("add", "x", x.dtype, DType::f32);

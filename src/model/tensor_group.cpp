@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "cartan/core/narrow.hpp"
-#include "model/linear.hpp"
 
 namespace cartan::model {
 
@@ -152,45 +151,45 @@ void TensorGroup::make_and_sum(Index cols, ConstMatrix residual, Matrix out, Seq
   arrive(last);
 }
 
-GatheredRows TensorGroup::column_split_product(ConstMatrix own, ConstMatrix w, ConstVector bias, Matrix out,
-                                               SequenceShape shape, const Fp8Linear& fp8,
-                                               const Workplace& work) const {
+GatheredRows TensorGroup::column_split_product(ConstMatrix own, const Linear& linear, Matrix out,
+                                               SequenceShape shape, const Workplace& work) const {
   return gather(own, shape, work, [&](const GatheredRows& all, Index begin, SequenceShape rows) {
-    linear_forward(all.view.row_block(begin, rows.tokens()), w, bias, out.row_block(begin, rows.tokens()),
-                   false, rows, fp8, work);
+    linear.forward(all.view.row_block(begin, rows.tokens()), out.row_block(begin, rows.tokens()), false,
+                   begin, rows, work);
   });
 }
 
-void TensorGroup::row_split_product(ConstMatrix x, ConstMatrix w, ConstMatrix residual, Matrix out,
-                                    SequenceShape shape, const Fp8Linear& fp8, const Workplace& work) const {
+void TensorGroup::row_split_product(ConstMatrix x, const Linear& linear, ConstMatrix residual, Matrix out,
+                                    SequenceShape shape, const Workplace& work) const {
   if (is_alone()) {
     work.ops().copy(residual, out, work.stream());
-    linear_forward(x, w, {}, out, true, shape, fp8, work);
+    linear.forward(x, out, true, 0, shape, work);
     return;
   }
-  make_and_sum(w.rows, residual, out, shape, work, [&](Index begin, SequenceShape rows, Matrix part) {
-    linear_forward(x.row_block(begin, rows.tokens()), w, {}, part, false, rows, fp8, work);
+  make_and_sum(out.cols, residual, out, shape, work, [&](Index begin, SequenceShape rows, Matrix part) {
+    linear.forward(x.row_block(begin, rows.tokens()), part, false, begin, rows, work);
   });
 }
 
-ArenaMatrix TensorGroup::input_gradient(ConstMatrix dy, ConstMatrix w, SequenceShape shape,
-                                        const Fp8Linear& fp8, const Workplace& work) const {
-  ArenaMatrix own = work.matrix(own_rows(shape).tokens(), w.cols);
+ArenaMatrix TensorGroup::input_gradient(ConstMatrix dy, const Linear& linear, SequenceShape shape,
+                                        const Workplace& work) const {
+  const Index cols = linear.layer().cols();
+  ArenaMatrix own = work.matrix(own_rows(shape).tokens(), cols);
   const auto make = [&](Index begin, SequenceShape rows, Matrix part) {
-    linear_backward_input(dy.row_block(begin, rows.tokens()), w, part, rows, fp8, work);
+    linear.backward_input(dy.row_block(begin, rows.tokens()), part, begin, rows, work);
   };
   if (is_alone())
     make(0, shape, own);
   else
-    make_and_sum(w.cols, {}, own, shape, work, make);
+    make_and_sum(cols, {}, own, shape, work, make);
   return own;
 }
 
-GatheredRows TensorGroup::output_gradient(ConstMatrix own, ConstMatrix w, Matrix dx, SequenceShape shape,
-                                          const Fp8Linear& fp8, const Workplace& work) const {
+GatheredRows TensorGroup::output_gradient(ConstMatrix own, const Linear& linear, Matrix dx,
+                                          SequenceShape shape, const Workplace& work) const {
   return gather(own, shape, work, [&](const GatheredRows& all, Index begin, SequenceShape rows) {
-    linear_backward_input(all.view.row_block(begin, rows.tokens()), w, dx.row_block(begin, rows.tokens()),
-                          rows, fp8, work);
+    linear.backward_input(all.view.row_block(begin, rows.tokens()), dx.row_block(begin, rows.tokens()), begin,
+                          rows, work);
   });
 }
 

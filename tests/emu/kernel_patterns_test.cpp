@@ -270,6 +270,13 @@ TEST_F(KernelPatterns, OfCopies) {
   ops_.copy(x.matrix(kWidth), y.matrix(kWidth), stream_);
   expect("copy_kernel", 4 * kSize);
   forget_patterns();
+  // And the numbers of the rows, which every thread of a row reads.
+  const Ints numbers(std::vector<std::int32_t>(kRows, 3));
+  const Array<std::uint64_t> seed({7});
+  ops_.dropout(x.matrix(kWidth), numbers, {.factor = 2, .threshold = 1u << 30, .seed = seed.data()},
+               y.matrix(kWidth), stream_);
+  expect("dropout_kernel", 4 * kSize);
+  forget_patterns();
   Data wide = random(kSize, DType::f32), other = random(kSize, DType::f32);
   ops_.copy(wide.matrix(kWidth), y.matrix(kWidth), stream_);
   ops_.add(wide.vector(), other.vector(), stream_);

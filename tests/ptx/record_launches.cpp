@@ -82,6 +82,12 @@ void record_rows(DType dtype, bool packed) {
     ops().copy(x.matrix(), copy.matrix(), stream());
     auto parts = rows(other, 3 * kTokens, cols, packed, "parts");
     ops().sum_parts(parts.matrix(), 3, x.matrix(), y.matrix(), stream());
+    const Array<std::uint64_t> seed(std::vector<std::uint64_t>{0x123456789abcdefull});
+    ops().dropout(
+        x.matrix(), ids,
+        {.factor = 1.5f, .threshold = 1u << 31, .seed = seed.data(), .stream = 5, .first_column = 3},
+        y.matrix(), stream());
+    ops().dropout(x.matrix(), {}, {.factor = 1.5f}, y.matrix(), stream());
     stream().synchronize();
   }
   ops().all_finite(x.matrix(), stream());

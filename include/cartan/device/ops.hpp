@@ -47,6 +47,15 @@ struct UpdateDecision {
   std::int32_t is_applied = 0;  ///< 0: the norm is not finite
 };
 
+/// Which elements a dropout leaves away, and what it does with the others.
+struct DropoutRule {
+  float factor = 1;                     ///< multiplies what stays
+  std::uint32_t threshold = 0;          ///< an element whose random 32 bits are below it is left away
+  const std::uint64_t* seed = nullptr;  ///< in device memory; null: all stays
+  std::uint64_t stream = 0;             ///< keeps several dropouts with one seed apart
+  Index first_column = 0;               ///< number of the matrix's first column
+};
+
 /// Floats in a block of square_sums; units start at multiples of it in flat buffers.
 inline constexpr Index kSumBlock = 1024;
 
@@ -214,6 +223,13 @@ class Ops {
   ///   stacked [parts * T, D]; residual and out [T, D] in one dtype
   virtual void sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out,
                          Stream& stream) = 0;
+  /// out = x * rule.factor, 0 where an element is left away. Its random bits are a function of seed, stream,
+  /// the number of its row, rows[t] (not negative), and that of its column c = first_column + its own: word c
+  /// % 4 of philox({c / 4, row, stream}, seed) (core/random.hpp), on every device. `rows` may be empty
+  /// without a seed. out may be x.   x, out [T, D], same dtype; first_column + D at most 2^32 Source:
+  /// Srivastava et al. 2014, Journal of Machine Learning Research 15.
+  virtual void dropout(ConstMatrix x, std::span<const std::int32_t> rows, const DropoutRule& rule, Matrix out,
+                       Stream& stream) = 0;
   /// y += x, fp32.
   virtual void add(Vector y, ConstVector x, Stream& stream) = 0;
   /// y -= x, fp32.

@@ -227,6 +227,12 @@ void CpuOps::sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, M
   enqueue(stream, [=](const Context& c, Gemm&) { cpu::sum_parts(c, stacked, parts, residual, out); });
 }
 
+void CpuOps::dropout(ConstMatrix x, std::span<const std::int32_t> rows, const DropoutRule& rule, Matrix out,
+                     Stream& stream) {
+  check::dropout(x, rows, rule, out);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::dropout(c, x, rows, rule, out); });
+}
+
 void CpuOps::add(Vector y, ConstVector x, Stream& stream) {
   check::add(y, x);
   enqueue(stream, [=](const Context& c, Gemm&) { cpu::add(c, y, x); });

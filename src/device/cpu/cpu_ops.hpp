@@ -69,6 +69,8 @@ class CpuOps : public Ops {
   void tree_sum(std::span<const float* const> values, std::span<const int> merges, float* out, Index count,
                 Stream& stream) override;
   void sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out, Stream& stream) override;
+  void dropout(ConstMatrix x, std::span<const std::int32_t> rows, const DropoutRule& rule, Matrix out,
+               Stream& stream) override;
   void add(Vector y, ConstVector x, Stream& stream) override;
   void subtract(Vector y, ConstVector x, Stream& stream) override;
   void fill_zero(Vector y, Stream& stream) override;

@@ -7,6 +7,7 @@
 #include "kernels/compression.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/decision.hpp"
+#include "kernels/dropout.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/fp8.hpp"
 #include "kernels/move.hpp"
@@ -226,6 +227,12 @@ void CudaOps::tree_sum(std::span<const float* const> values, std::span<const int
 void CudaOps::sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out, Stream& stream) {
   check::sum_parts(stacked, parts, residual, out);
   kernels::sum_parts(stacked, parts, residual, out, native(stream));
+}
+
+void CudaOps::dropout(ConstMatrix x, std::span<const std::int32_t> rows, const DropoutRule& rule, Matrix out,
+                      Stream& stream) {
+  check::dropout(x, rows, rule, out);
+  kernels::dropout(x, rows, rule, out, native(stream));
 }
 
 void CudaOps::add(Vector y, ConstVector x, Stream& stream) {

@@ -182,6 +182,10 @@ class GraphOps : public Ops {
                  Stream& stream) override {
     run<&Ops::sum_parts>(stream, stacked, parts, residual, out);
   }
+  void dropout(ConstMatrix x, std::span<const std::int32_t> rows, const DropoutRule& rule, Matrix out,
+               Stream& stream) override {
+    run<&Ops::dropout>(stream, x, rows, rule, out);
+  }
   void add(Vector y, ConstVector x, Stream& stream) override { run<&Ops::add>(stream, y, x); }
   void subtract(Vector y, ConstVector x, Stream& stream) override { run<&Ops::subtract>(stream, y, x); }
   void fill_zero(Vector y, Stream& stream) override { run<&Ops::fill_zero>(stream, y); }

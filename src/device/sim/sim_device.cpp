@@ -138,6 +138,10 @@ class SimOps : public Ops {
   void sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out, Stream&) override {
     check::sum_parts(stacked, parts, residual, out);
   }
+  void dropout(ConstMatrix x, std::span<const std::int32_t> rows, const DropoutRule& rule, Matrix out,
+               Stream&) override {
+    check::dropout(x, rows, rule, out);
+  }
   void add(Vector y, ConstVector x, Stream&) override { check::add(y, x); }
   void subtract(Vector y, ConstVector x, Stream&) override { check::subtract(y, x); }
   void fill_zero(Vector, Stream&) override {}
