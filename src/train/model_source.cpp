@@ -240,7 +240,9 @@ std::uint64_t ModelSource::fingerprint() const {
   return hash;
 }
 
-BaseModel ModelSource::as_base() const { return {fs::absolute(path_).string(), 0, fingerprint()}; }
+BaseModel ModelSource::as_base() const {
+  return {fs::absolute(path_).lexically_normal().string(), 0, fingerprint()};
+}
 
 void load_base(const BaseModel& base, const std::string& given, const model::ModelConfig& model,
                shard::FlatState& state, comm::Communicator& comm) {
