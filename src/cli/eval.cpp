@@ -96,7 +96,7 @@ class Eval : public Command {
     comm::Mesh mesh(*session, comm::resolve_mesh({}, session->world_size()));
     const auto device = train::make_run_device(config, *session);
     const train::LoadedModel model =
-        train::load_model(from_, dtype_from_name(config.precision.compute), *device, mesh.world());
+        train::load_model(from_, dtype_from_name(config.precision.compute), *device, mesh);
     Json result{{"checkpoint", model.path.string()}, {"step", model.run.step}};
     if (ids_.empty())
       result.update(evaluate_data(config, model, *device, mesh));
