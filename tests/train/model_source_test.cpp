@@ -133,7 +133,8 @@ TEST(ModelSource, LongSequencesTurnByTheLongFactors) {
     const std::vector<float> expected = io.floats("logits");
     const auto length = static_cast<std::size_t>(io.tensor("input_ids").shape[1]);
     for (std::size_t first = 0; first < ids.size(); first += length) {
-      const SequenceResult result = evaluate_ids(model, std::span(ids).subspan(first, length), true, *device);
+      const SequenceResult result =
+          evaluate_ids(model, std::span(ids).subspan(first, length), true, {*device, alone});
       const auto begin = expected.begin() + static_cast<std::ptrdiff_t>(first * 512);
       EXPECT_LT(distance(result.logits, {begin, begin + static_cast<std::ptrdiff_t>(length * 512)}).largest,
                 5e-5)
