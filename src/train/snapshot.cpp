@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <exception>
 #include <functional>
+#include <mutex>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
 
 #include "cartan/core/json.hpp"
@@ -69,15 +73,47 @@ void load_part(const ReadElements& read, const model::ParameterSpec& parameter, 
   }
 }
 
-/// Fills what `state` owns of one of its buffers, parameter by parameter.
+/// Runs all of `tasks` on up to `threads` threads; the first failure is rethrown.
+void run_all(const std::vector<std::function<void()>>& tasks, int threads) {
+  std::atomic<std::size_t> next = 0;
+  std::exception_ptr failure;
+  std::mutex mutex;
+  const auto work = [&] {
+    try {
+      for (std::size_t i = next++; i < tasks.size(); i = next++) tasks[i]();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+      next = tasks.size();
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (int i = 1; i < std::min(threads, narrow<int>(tasks.size())); ++i) helpers.emplace_back(work);
+    work();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// Fills what `state` owns of one of its buffers, in pieces that the device's threads share: reading a file
+/// that is mapped, new memory and conversions keep more than one of them busy.
 void load_parts(const Part& to, shard::FlatState& state,
                 const std::function<ReadElements(const model::ParameterSpec&)>& reader_of) {
+  constexpr Index kPiece = Index{1} << 22;
+  std::vector<std::function<void()>> tasks;
   shard::for_each_part(state.layout(), &shard::GradientPart::owned,
                        [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
-                         load_part(reader_of(parameter), parameter, {begin, end},
-                                   (state.*to.view)(unit, parameter.offset + begin, end - begin),
-                                   state.device());
+                         const ReadElements read = reader_of(parameter);
+                         for (Index first = begin; first < end; first += kPiece) {
+                           const Index last = std::min(first + kPiece, end);
+                           tasks.emplace_back([&state, &to, &parameter, read, unit, first, last] {
+                             load_part(read, parameter, {first, last},
+                                       (state.*to.view)(unit, parameter.offset + first, last - first),
+                                       state.device());
+                           });
+                         }
                        });
+  run_all(tasks, state.device().threads());
 }
 
 void load_part_of(const store::CheckpointReader& reader, const Part& part, shard::FlatState& state) {

@@ -72,7 +72,7 @@ TEST_P(ModelSourceTest, ALoadedModelHasTheUnitsAndSlicesOfItsPlaceOnly) {
   const int ranks = session_.world_size();
   std::vector<comm::MeshShape> shapes{{1, ranks, 1, 1}, {1, 1, ranks, 1}, {ranks, 1, 1, 1}};
   if (ranks == 2) shapes.push_back({1, 1, 1, 2});
-  const auto device = cartan::testing::make_test_device(1);
+  const auto device = cartan::testing::make_test_device(3);
   for (const comm::MeshShape& shape : shapes) {
     comm::Mesh mesh(session_, shape, cartan::testing::test_device_kind());
     const LoadedModel model = load_model(folder_, DType::bf16, *device, mesh);
