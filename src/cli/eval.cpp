@@ -25,11 +25,16 @@ using IdLists = std::vector<std::vector<std::int32_t>>;
 
 IdLists read_id_lists(const std::string& path) {
   const Json json = read_json(path);
-  try {
-    return json.get<IdLists>();
-  } catch (const nlohmann::json::exception& error) {
-    throw DataError("{}: expected a JSON list of lists of token ids: {}", path, error.what());
+  if (!json.is_array()) throw DataError("{}: expected a JSON list of lists of token ids", path);
+  IdLists lists;
+  for (const Json& list : json) {
+    auto ids = integers_of(list);
+    if (!ids)
+      throw DataError("{}: element {} is {}: expected a list of token ids", path, lists.size(),
+                      printable(list.dump()));
+    lists.push_back(std::move(*ids));
   }
+  return lists;
 }
 
 Json to_json(const train::LossSum& sum) {

@@ -105,13 +105,8 @@ class LineReader {
 
  private:
   std::vector<std::int32_t> read_ids(const Json& json, const std::string& name) const {
-    std::vector<std::int32_t> ids;
-    const bool is_list = json.is_array() && !json.empty();
-    for (const Json& id : is_list ? json : Json::array()) {
-      if (!id.is_number_integer() || !std::in_range<std::int32_t>(id.get<std::int64_t>())) break;
-      ids.push_back(id.get<std::int32_t>());
-    }
-    if (is_list && ids.size() == json.size()) return ids;
+    auto ids = integers_of(json);
+    if (ids && !ids->empty()) return std::move(*ids);
     throw DataError("{}: {} is {}: expected a list of one or more token ids", where_, name,
                     json.is_array() && json.empty() ? "empty" : json.dump());
   }
