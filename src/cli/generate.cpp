@@ -86,8 +86,8 @@ class Generate : public Command {
     if ((prompt_.empty() ? 0 : 1) + (prompts_.empty() ? 0 : 1) + (ids_.empty() ? 0 : 1) != 1)
       throw UsageError("cartan generate needs one of --prompt TEXT, --prompts FILE and --ids FILE");
     const train::Config& config = parsed.config;
-    const auto alone = comm::make_local_communicator("generate");
-    const train::ModelSource source(from_, *alone);
+    comm::Mesh alone = comm::Mesh::alone();
+    const train::ModelSource source(from_, alone.world());
     const bool is_given = parsed.sources.contains("data.tokenizer");
     const std::string name = is_given ? config.data.tokenizer : tokenizer_of(source);
     const auto tokenizer = data::make_tokenizer(name);
@@ -99,7 +99,7 @@ class Generate : public Command {
     on_device.graphs = false;  // no token attends to as many keys as the one before: nothing repeats
     const auto device = device::make_device(device::device_kind_from_name(config.run.device), on_device);
     const train::LoadedModel model =
-        train::load_model(source, dtype_from_name(config.precision.compute), *device, *alone);
+        train::load_model(source, dtype_from_name(config.precision.compute), *device, alone);
     Index longest = 1;
     for (const Prompt& prompt : prompts) longest = std::max(longest, static_cast<Index>(prompt.ids.size()));
     infer::Generator generator(model.config, *model.state, longest + max_new_tokens_, *device);

@@ -24,7 +24,8 @@ struct Stage::State {
         work{device_, arena, options_.compute},
         specs(describe_units(config_, tensor_.slice())),
         head(config_, options_.micro, tensor_),
-        rope(make_rope_table(config_, options_.rope_positions, device_, options_.rope_rounding)) {
+        rope(make_rope_table(config_, options_.rope_positions, device_, options_.rope_rounding,
+                             options_.rope_length)) {
     const auto model_units = narrow<Index>(specs.size());
     has_embedding = range.first == 0;
     has_head = range.end == model_units;
@@ -256,12 +257,14 @@ ArenaMatrix Stage::backward(Flight& flight, UnitSource& units, ArenaMatrix d_out
 
 void Stage::logits(const Flight& flight, UnitSource& units, Index begin, Matrix out) {
   State& s = *state_;
-  CARTAN_ASSERT(s.tensor.is_alone());
-  const HeldHead head(s.config, s.specs.back(), units, s.unit_count() - 1, s.config.vocab);
-  const ArenaMatrix norm = s.work.matrix(out.rows, s.config.hidden);
-  s.ops().rmsnorm_forward(flight.output.row_block(begin, out.rows), head.norm(),
-                          static_cast<float>(s.config.norm_eps), norm, {}, s.stream());
-  s.ops().linear_forward(norm, head.matrix(), {}, out, false, {1, out.rows}, s.stream());
+  CARTAN_ASSERT(s.has_head);
+  const HeldHead head(s.config, s.specs.back(), units, s.unit_count() - 1, s.head_elements / s.config.hidden);
+  const ArenaMatrix own = s.work.matrix(flight.output.rows, s.config.hidden);
+  s.ops().rmsnorm_forward(flight.output, head.norm(), static_cast<float>(s.config.norm_eps), own, {},
+                          s.stream());
+  const GatheredRows norm = s.tensor.gather(own, flight.batch.shape, s.work);
+  s.ops().linear_forward(norm.view.row_block(begin, out.rows), head.matrix(), {}, out, false, {1, out.rows},
+                         s.stream());
 }
 
 }  // namespace cartan::model

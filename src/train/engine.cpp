@@ -99,7 +99,7 @@ struct Engine::State {
               config.zero.prefetch, config.zero.offload != "none", config.zero.offload == "all"},
              device, {&plane, shard_group ? shard_group.get() : &plane, &communication_stream()}),
         fp8(make_fp8_scales(config, device)),
-        runner(config, share, ranges, schedule, flat, fp8.get(), device, mesh, arenas, overlap),
+        runner(config, share, ranges, schedule, flat, fp8.get(), device, mesh, arenas, {.overlap = overlap}),
         optimizer(config.optim, flat),
         scaler(config.precision.scaling(), loss_share(config), device),
         reducer(flat, plane, replicas.get(),
@@ -239,7 +239,7 @@ struct Engine::State {
     };
     runner.train(fake, {}, embedding_plan(), scaler.of_loss(), seed());
     m = 0;
-    runner.evaluate(fake, {[](const data::Batch&, Index, const model::Flight&) {}, {}});
+    runner.evaluate(fake, {.losses = [](const data::Batch&, Index, const model::Flight&) {}});
   }
 
   Config config;
@@ -271,18 +271,6 @@ struct Engine::State {
   FoldPlan tied_plan;
   comm::AbandonOnFailure abandon{mesh};  // the last: the others wait for the device when they go
 };
-
-namespace {
-
-/// Memory for the activations of a rank, where peers of its layers' collectives reach it directly.
-device::Buffer allocate_arena(std::size_t bytes, device::Device& device, comm::Mesh& mesh) {
-  for (const comm::Axis axis : {comm::Axis::tp, comm::Axis::cp})
-    if (mesh.axis(axis).size() > 1)
-      return mesh.axis(axis).allocate_exchange(device, bytes, device::MemoryKind::activations, "activations");
-  return device.allocate(bytes, device::MemoryKind::activations, "activations");
-}
-
-}  // namespace
 
 StepArenas Engine::plan_arenas(const Config& config, device::Device& device, comm::Mesh& mesh) {
   const auto sim = device::make_sim_device(device::device_kind_from_name(config.run.device),
@@ -400,10 +388,10 @@ std::string Engine::find_replica_difference() {
 LossSum Engine::evaluate(const NextBatch& next) {
   State& s = *state_;
   s.losses.clear();
-  s.runner.evaluate(next, {[&](const data::Batch& rows, Index first_leaf, const model::Flight& flight) {
-                             s.losses.collect(rows, first_leaf, flight);
-                           },
-                           {}});
+  s.runner.evaluate(next,
+                    {.losses = [&](const data::Batch& rows, Index first_leaf, const model::Flight& flight) {
+                      s.losses.collect(rows, first_leaf, flight);
+                    }});
   s.losses.read();
   const Index targets = s.total_targets();
   return {s.total_loss(), targets};

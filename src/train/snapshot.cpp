@@ -2,8 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <exception>
 #include <functional>
+#include <mutex>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
 
 #include "cartan/core/convert.hpp"
@@ -72,13 +76,58 @@ void load_part(const ReadElements& read, const model::ParameterSpec& parameter, 
   }
 }
 
-/// Fills what `state` owns of one of its buffers, parameter by parameter.
-void load_owned(const Part& to, const ReadElements& read, shard::FlatState& state) {
+/// Runs all of `tasks` on up to `threads` threads; the first failure is rethrown.
+void run_all(const std::vector<std::function<void()>>& tasks, int threads) {
+  std::atomic<std::size_t> next = 0;
+  std::exception_ptr failure;
+  std::mutex mutex;
+  const auto work = [&] {
+    try {
+      for (std::size_t i = next++; i < tasks.size(); i = next++) tasks[i]();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+      next = tasks.size();
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (int i = 1; i < std::min(threads, narrow<int>(tasks.size())); ++i) helpers.emplace_back(work);
+    work();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// Fills parts of parameters in pieces that the device's threads share: reading a file that is mapped, new
+/// memory and conversions keep more than one of them busy. `place_of` gives the memory of elements of a unit.
+class PartLoader {
+ public:
+  PartLoader(const ReadElements& read, shard::FlatState& state) : read_(read), state_(state) {}
+
+  template <class PlaceOf>
+  void add(const model::ParameterSpec& parameter, Index begin, Index end, const PlaceOf& place_of) {
+    constexpr Index kPiece = Index{1} << 22;
+    for (Index first = begin; first < end; first += kPiece) {
+      const Index last = std::min(first + kPiece, end);
+      tasks_.emplace_back([this, &parameter, first, last, to = place_of(first, last - first)] {
+        load_part(read_, parameter, {first, last}, to, state_.device());
+      });
+    }
+  }
+  void run() const { run_all(tasks_, state_.device().threads()); }
+
+ private:
+  const ReadElements& read_;
+  shard::FlatState& state_;
+  std::vector<std::function<void()>> tasks_;
+};
+
+void add_owned(const Part& to, shard::FlatState& state, PartLoader& loader) {
   shard::for_each_part(state.layout(), &shard::GradientPart::owned,
                        [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
-                         load_part(read, parameter, {begin, end},
-                                   (state.*to.view)(unit, parameter.offset + begin, end - begin),
-                                   state.device());
+                         loader.add(parameter, begin, end, [&](Index first, Index count) {
+                           return (state.*to.view)(unit, parameter.offset + first, count);
+                         });
                        });
 }
 
@@ -224,12 +273,15 @@ void check_same_model(const model::ModelConfig& found, const std::filesystem::pa
 }
 
 void load_parameters(const ReadElements& read, shard::FlatState& state) {
-  load_owned(kParts[0], read, state);
+  PartLoader loader(read, state);
+  add_owned(kParts[0], state, loader);
   shard::for_each_frozen_part(
       state.layout(), [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
-        load_part(read, parameter, {begin, end}, state.frozen(unit, parameter.offset + begin, end - begin),
-                  state.device());
+        loader.add(parameter, begin, end, [&](Index first, Index count) {
+          return state.frozen(unit, parameter.offset + first, count);
+        });
       });
+  loader.run();
 }
 
 void load(const store::CheckpointReader& reader, const model::ModelConfig& model, shard::FlatState& state) {
@@ -241,12 +293,13 @@ void load(const store::CheckpointReader& reader, const model::ModelConfig& model
     for (const shard::FlatUnit& unit : state.layout().units())
       for (const model::ParameterSpec& parameter : unit.spec->parameters)
         if (parameter.trained) check_tensor(reader, name_of_parameter(parameter), parameter.shape);
-    load_owned(
-        part,
-        [&](const model::ParameterSpec& parameter, Index first, Index count, float* out) {
-          reader.read(name_of_parameter(parameter), first, count, out);
-        },
-        state);
+    const ReadElements read = [&](const model::ParameterSpec& parameter, Index first, Index count,
+                                  float* out) {
+      reader.read(name_of_parameter(parameter), first, count, out);
+    };
+    PartLoader loader(read, state);
+    add_owned(part, state, loader);
+    loader.run();
   }
 }
 

@@ -2,21 +2,13 @@
 exports, after training too, transformers loads without a word and computes the same."""
 
 import json
-import logging
-import os
 import subprocess
-import sys
-import tempfile
 import unittest
-from pathlib import Path
 
-try:
-    import torch
-    import transformers
-    from safetensors.torch import load_file
-except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+import peer
+import torch
+import transformers
+from safetensors.torch import load_file
 
 SIZES = dict(
     vocab_size=300,
@@ -81,29 +73,12 @@ CASES = {
 }
 
 
-class Words(logging.Handler):
-    def __init__(self):
-        super().__init__(logging.WARNING)
-        self.said = []
-
-    def emit(self, record):
-        self.said.append(record.getMessage())
-
-
-class Transformers(unittest.TestCase):
+class Transformers(peer.Case):
     def setUp(self):
-        self.dir = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        super().setUp()
         generator = torch.Generator().manual_seed(5)
         self.ids = torch.randint(0, SIZES["vocab_size"], (2, LENGTH), generator=generator)
         (self.dir / "ids.json").write_text(json.dumps(self.ids.tolist()))
-
-    def cartan(self, *words):
-        done = subprocess.run([os.environ["CARTAN"], *words], cwd=self.dir, capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, f"{words}\n{done.stderr}")
-
-    def logits_of_cartan(self, source):
-        self.cartan("eval", "--from", source, "--ids", "ids.json", "--logits", "logits.safetensors")
-        return load_file(self.dir / "logits.safetensors")["logits"]
 
     def logits_of(self, model):
         with torch.no_grad():
@@ -119,21 +94,6 @@ class Transformers(unittest.TestCase):
                 if parameter.dim() == 1:  # norms and biases, which begin as ones and zeros
                     parameter.add_(torch.rand(parameter.shape) - 0.5)
         model.save_pretrained(self.dir / "model")
-        return model
-
-    def load_quietly(self, folder):
-        words = Words()
-        transformers.utils.logging.disable_progress_bar()
-        logger = logging.getLogger("transformers")
-        logger.addHandler(words)
-        try:
-            model, report = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
-            )
-        finally:
-            logger.removeHandler(words)
-        self.assertEqual(words.said, [])
-        self.assertEqual({key: value for key, value in report.items() if value}, {})
         return model
 
     def test_both_compute_the_same(self):

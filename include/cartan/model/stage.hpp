@@ -19,6 +19,7 @@ struct StageOptions {
   DType compute = DType::f32;
   device::SequenceShape micro;         ///< the largest micro-batch: rows of this rank
   Index rope_positions = 0;            ///< length of whole sequences
+  Index rope_length = 0;               ///< which the frequencies are chosen for; 0: rope_positions
   DType rope_rounding = DType::f32;    ///< of the rotary tables' values
   bool training = true;                ///< false: backward is not possible
   int head_slots = 0;                  ///< head_slots_needed of the run's fold plans
@@ -74,7 +75,8 @@ class Stage {
   /// weights to a later call of `weight`.
   device::ArenaMatrix backward(Flight& flight, UnitSource& units, device::ArenaMatrix d_output, Backward how,
                                const std::function<void(std::size_t)>& unit_done);
-  /// logits fp32 [rows.rows, V] of rows of a flight's output (`begin` first). For groups of one.
+  /// logits fp32 [out.rows, V] of rows of a flight (`begin` first) for the V rows of the vocabulary that this
+  /// rank holds. With a head only. Collective over the tensor group.
   void logits(const Flight& flight, UnitSource& units, Index begin, device::Matrix out);
 
  private:
