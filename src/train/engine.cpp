@@ -256,18 +256,6 @@ struct Engine::State {
   comm::AbandonOnFailure abandon{mesh};  // the last: the others wait for the device when they go
 };
 
-namespace {
-
-/// Memory for the activations of a rank, where peers of its layers' collectives reach it directly.
-device::Buffer allocate_arena(std::size_t bytes, device::Device& device, comm::Mesh& mesh) {
-  for (const comm::Axis axis : {comm::Axis::tp, comm::Axis::cp})
-    if (mesh.axis(axis).size() > 1)
-      return mesh.axis(axis).allocate_exchange(device, bytes, device::MemoryKind::activations, "activations");
-  return device.allocate(bytes, device::MemoryKind::activations, "activations");
-}
-
-}  // namespace
-
 StepArenas Engine::plan_arenas(const Config& config, device::Device& device, comm::Mesh& mesh) {
   const auto sim = device::make_sim_device(device::device_kind_from_name(config.run.device),
                                            device::DeviceOptions{config.run.threads});
@@ -275,7 +263,8 @@ StepArenas Engine::plan_arenas(const Config& config, device::Device& device, com
   State rehearsal(config, *sim, imagined, false,
                   {std::make_unique<device::Arena>(), std::make_unique<device::Arena>()});
   rehearsal.rehearse();
-  return {std::make_unique<device::Arena>(allocate_arena(rehearsal.arenas.device->peak(), device, mesh)),
+  return {std::make_unique<device::Arena>(mesh.allocate_exchange(
+              device, rehearsal.arenas.device->peak(), device::MemoryKind::activations, "activations")),
           std::make_unique<device::Arena>(
               device.allocate_offloaded(rehearsal.arenas.host->peak(), "activations that wait"))};
 }
