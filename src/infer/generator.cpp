@@ -58,12 +58,8 @@ struct Generator::State {
   }
 
   void check(const Request& request) const {
+    check_prompt(request, config.vocab);
     const auto length = std::ssize(request.prompt);
-    if (length == 0) throw DataError("{}: the prompt is empty: give at least one token", request.name);
-    for (std::size_t i = 0; i < request.prompt.size(); ++i)
-      if (request.prompt[i] < 0 || request.prompt[i] >= config.vocab)
-        throw DataError("{}: token {} at position {} is outside the model's vocabulary of {}", request.name,
-                        request.prompt[i], i, config.vocab);
     if (length + request.options.max_new_tokens > options.max_length)
       throw ConfigError("{}: prompt and new tokens are {} + {}, more than the {} that there is room for",
                         request.name, length, request.options.max_new_tokens, options.max_length);
@@ -169,12 +165,22 @@ struct Generator::State {
   std::vector<bool> slot_is_taken;
 };
 
+void check_prompt(const Request& request, Index vocab) {
+  if (request.prompt.empty())
+    throw DataError("{}: the prompt is empty: give at least one token", request.name);
+  for (std::size_t i = 0; i < request.prompt.size(); ++i)
+    if (request.prompt[i] < 0 || request.prompt[i] >= vocab)
+      throw DataError("{}: token {} at position {} is outside the model's vocabulary of {}", request.name,
+                      request.prompt[i], i, vocab);
+}
+
 Generator::Generator(const model::ModelConfig& config, shard::FlatState& state,
                      const GeneratorOptions& options, device::Device& device, comm::Mesh& mesh)
     : state_(std::make_unique<State>(config, state, options, device, mesh)) {}
 Generator::~Generator() = default;
 
-std::vector<Continuation> Generator::generate(std::span<const Request> requests, const OnToken& on_token) {
+std::vector<Continuation> Generator::generate(std::span<const Request> requests, const OnToken& on_token,
+                                              const OnEnd& on_end) {
   State& s = *state_;
   for (const Request& request : requests) s.check(request);
   s.free_all();
@@ -183,7 +189,10 @@ std::vector<Continuation> Generator::generate(std::span<const Request> requests,
   std::size_t next = 0;
   for (;;) {
     for (; next < requests.size() && std::ssize(texts) < s.options.texts; ++next)
-      if (requests[next].options.max_new_tokens > 0) texts.push_back(s.start(requests[next], next));
+      if (requests[next].options.max_new_tokens > 0)
+        texts.push_back(s.start(requests[next], next));
+      else if (on_end)
+        on_end(next, results[next]);
     if (texts.empty()) return results;
     for (Text& text : texts) s.prefill(text);
     const std::vector<std::int32_t> tokens = s.next_tokens(texts);
@@ -206,6 +215,7 @@ std::vector<Continuation> Generator::generate(std::span<const Request> requests,
       }
       result.finish = is_end ? Finish::end : goes_on ? Finish::length : Finish::stop;
       s.end(*text);
+      if (on_end) on_end(text->number, result);
       text = texts.erase(text);
     }
   }

@@ -53,6 +53,9 @@ struct GeneratorOptions {
   Index prefill_rows = 128;  ///< tokens of a prompt that are computed together
 };
 
+/// Throws, naming the request, DataError for a prompt that is empty or has ids outside the vocabulary.
+void check_prompt(const Request& request, Index vocab);
+
 class Generator {
  public:
   /// `state` holds the units and slices of this rank's place of the mesh (train::load_model) and must outlive
@@ -63,14 +66,17 @@ class Generator {
 
   /// Sees each new token of requests[number] as it comes; false: the text ends after it.
   using OnToken = std::function<bool(std::size_t number, std::int32_t token)>;
+  /// Sees a continuation that is over, while others are written.
+  using OnEnd = std::function<void(std::size_t number, const Continuation& continuation)>;
 
   /// The continuation of each request. As soon as a text is over the next one takes its place; what becomes
-  /// of a request does not depend on the others. Throws, before anything is computed, DataError for a prompt
-  /// that is empty or has ids outside the vocabulary, and ConfigError for one that has no room for its new
-  /// tokens; NumericError that names the position where the logits allow no choice: a NaN, or a largest one
-  /// that is infinite. All name the request. Collective over the ranks of a replica (all but dp): they give
-  /// the same requests, and on_token says the same on all of them.
-  std::vector<Continuation> generate(std::span<const Request> requests, const OnToken& on_token = {});
+  /// of a request does not depend on the others. Throws, before anything is computed, as check_prompt does,
+  /// and ConfigError for a prompt that leaves no room for its new tokens; NumericError that names the
+  /// position where the logits allow no choice: a NaN, or a largest one that is infinite. All name the
+  /// request. Collective over the ranks of a replica (all but dp): they give the same requests, and on_token
+  /// says the same on all of them.
+  std::vector<Continuation> generate(std::span<const Request> requests, const OnToken& on_token = {},
+                                     const OnEnd& on_end = {});
 
  private:
   struct State;
