@@ -430,6 +430,14 @@ void scatter_add(const Vector& y, const ConstVector& values, std::span<const std
   floats(op, "values", values, static_cast<Index>(indices.size()));
 }
 
+void penalise_repeats(const Vector& logits, std::span<const std::int32_t> ids, float penalty) {
+  const char* op = "penalise_repeats";
+  floats(op, "logits", logits, logits.size);
+  if (std::ssize(ids) > logits.size)
+    throw InternalError("{}: {} ids of {} logits are not distinct", op, ids.size(), logits.size);
+  if (!(penalty > 0)) throw InternalError("{}: penalty {}, expected more than 0", op, penalty);
+}
+
 void sample(const ConstMatrix& logits, std::span<const double> uniforms, const SamplingRule& rule,
             std::span<const std::int32_t> tokens) {
   const char* op = "sample";

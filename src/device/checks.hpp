@@ -59,6 +59,7 @@ void subtract(const Vector& y, const ConstVector& x);
 void copy(const ConstMatrix& x, const Matrix& y);
 void orthonormalise_rows(const Matrix& x);
 void take_largest(const Vector& x, const Vector& values, std::span<const std::uint32_t> indices);
+void penalise_repeats(const Vector& logits, std::span<const std::int32_t> ids, float penalty);
 void scatter_add(const Vector& y, const ConstVector& values, std::span<const std::uint32_t> indices);
 void sample(const ConstMatrix& logits, std::span<const double> uniforms, const SamplingRule& rule,
             std::span<const std::int32_t> tokens);

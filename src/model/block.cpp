@@ -1,8 +1,10 @@
 // Forward, dgrad and wgrad of a transformer block over the table of operations.
 #include "cartan/model/block.hpp"
 
+#include <algorithm>
 #include <cmath>
 
+#include "cartan/core/narrow.hpp"
 #include "cartan/model/adapters.hpp"
 
 namespace cartan::model {
@@ -185,21 +187,42 @@ void Block::recompute(const BatchView& batch, const UnitView& unit, const RopeTa
   if (what.mlp) compute_mlp_input(batch, unit, saved, true, work);
 }
 
-void Block::decode(const BatchView& batch, const UnitView& unit, const RopeTable& rope,
-                   BlockActivations& saved, Matrix cache_k, Matrix cache_v, Index cached, Matrix out,
+void Block::decode(const BatchView& batch, std::span<const CachedText> texts, const UnitView& unit,
+                   const RopeTable& rope, BlockActivations& saved, Matrix cache_k, Matrix cache_v, Matrix out,
                    const Workplace& work) const {
-  CARTAN_ASSERT(batch.shape.sequences == 1 && tensor_.is_alone() && context_.is_alone());
   const Index fresh = batch.shape.length;
+  CARTAN_ASSERT(std::ssize(texts) == batch.shape.sequences && saved.x.rows == batch.shape.tokens());
   project(batch, unit, rope, saved, false, work);
-  work.ops().copy(rotated_k(saved), cache_k.row_block(cached, fresh), work.stream());
-  work.ops().copy(values(saved), cache_v.row_block(cached, fresh), work.stream());
-  device::AttentionShape shape = attention_shape(batch.shape);
-  shape.k_length = cached + fresh;
-  shape.q_first = cached;
-  saved.attention = work.matrix(fresh, heads_ * head_dim_);
-  work.ops().attention_forward(shape, rotated_q(saved), cache_k.row_block(0, shape.k_length),
-                               cache_v.row_block(0, shape.k_length), first_seen(batch), saved.attention, {},
-                               work.stream());
+  for (std::size_t t = 0; t < texts.size(); ++t) {
+    const CachedText& text = texts[t];
+    const Index begin = std::max(text.kept.begin, text.cached),
+                count = std::min(text.kept.end, text.cached + fresh) - begin;
+    if (count <= 0) continue;
+    const Index from = narrow<Index>(t) * fresh + begin - text.cached,
+                to = text.row + begin - text.kept.begin;
+    work.ops().copy(rotated_k(saved).row_block(from, count), cache_k.row_block(to, count), work.stream());
+    work.ops().copy(values(saved).row_block(from, count), cache_v.row_block(to, count), work.stream());
+  }
+  saved.attention = work.matrix(batch.shape.tokens(), heads_ * head_dim_);
+  const auto attend = [&](const Matrix& to, const Vector& statistics) {
+    device::AttentionShape shape = attention_shape({1, fresh});
+    for (std::size_t t = 0; t < texts.size(); ++t) {
+      const CachedText& text = texts[t];
+      shape.q_first = text.cached;
+      shape.k_first = text.kept.begin;
+      shape.k_length =
+          std::clamp<Index>(text.cached + fresh - text.kept.begin, 0, text.kept.end - text.kept.begin);
+      const Index row = narrow<Index>(t) * fresh;
+      work.ops().attention_forward(
+          shape, rotated_q(saved).row_block(row, fresh), cache_k.row_block(text.row, shape.k_length),
+          cache_v.row_block(text.row, shape.k_length),
+          first_seen(batch).subspan(narrow<std::size_t>(row), narrow<std::size_t>(fresh)),
+          to.row_block(row, fresh),
+          statistics.data == nullptr ? Vector{} : statistics.slice(row * heads_, fresh * heads_),
+          work.stream());
+    }
+  };
+  context_.attend_to_parts(heads_, attend, saved.attention, work);
   finish(batch, unit, saved, out, false, work);
 }
 

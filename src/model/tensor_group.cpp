@@ -22,10 +22,11 @@ comm::ByteView bytes_of(const Matrix& m) {
 
 }  // namespace
 
-TensorGroup::TensorGroup(comm::Communicator& comm, TensorOverlap overlap)
+TensorGroup::TensorGroup(comm::Communicator& comm, TensorOverlap overlap, TensorRows rows)
     : comm_(comm.size() > 1 ? &comm : nullptr),
       slice_{comm.rank(), comm.size()},
-      overlap_(std::move(overlap)) {}
+      overlap_(std::move(overlap)),
+      rows_(rows) {}
 
 // Groups of whole sequences where there are enough of them, else runs of rows of each sequence.
 std::vector<TensorGroup::Chunk> TensorGroup::chunks_of(SequenceShape shape) const {
@@ -46,7 +47,7 @@ std::vector<TensorGroup::Chunk> TensorGroup::chunks_of(SequenceShape shape) cons
 GatheredRows TensorGroup::gather(ConstMatrix own, SequenceShape shape, const Workplace& work,
                                  const UseRows& use) const {
   GatheredRows all;
-  if (is_alone()) {
+  if (is_alone() || has_all_rows()) {
     all.view = own;
     if (use) use(all, 0, shape);
     return all;
@@ -89,6 +90,15 @@ GatheredRows TensorGroup::gather(ConstMatrix own, SequenceShape shape, const Wor
 
 void TensorGroup::sum_to_owners(ConstMatrix partial, ConstMatrix residual, Matrix out, SequenceShape shape,
                                 const Workplace& work) const {
+  if (has_all_rows()) {
+    const ArenaMatrix received =
+        work.arena.matrix(partial.dtype, slice_.count * shape.tokens(), partial.cols);
+    const Matrix sent{const_cast<void*>(partial.data), partial.dtype, partial.rows, partial.cols,
+                      partial.stride};
+    comm_->all_gather(bytes_of(sent), bytes_of(received), work.stream());
+    work.ops().sum_parts(received, slice_.count, residual, out, work.stream());
+    return;
+  }
   const Index each = own_rows(shape).length;
   const ArenaMatrix received = work.arena.matrix(partial.dtype, shape.length, partial.cols);
   for (Index s = 0; s < shape.sequences; ++s) {
@@ -105,7 +115,7 @@ void TensorGroup::sum_to_owners(ConstMatrix partial, ConstMatrix residual, Matri
 void TensorGroup::make_and_sum(Index cols, ConstMatrix residual, Matrix out, SequenceShape shape,
                                const Workplace& work, const MakeRows& make) const {
   const Index each = own_rows(shape).length;
-  const auto chunks = chunks_of(shape);
+  const auto chunks = has_all_rows() ? std::vector<Chunk>(1) : chunks_of(shape);
   if (chunks.size() == 1) {
     const ArenaMatrix partial = work.matrix(shape.tokens(), cols);
     make(0, shape, partial);

@@ -279,7 +279,8 @@ StepArenas Engine::plan_arenas(const Config& config, device::Device& device, com
   State rehearsal(config, *sim, imagined, false,
                   {std::make_unique<device::Arena>(), std::make_unique<device::Arena>()});
   rehearsal.rehearse();
-  return {std::make_unique<device::Arena>(allocate_arena(rehearsal.arenas.device->peak(), device, mesh)),
+  return {std::make_unique<device::Arena>(mesh.allocate_exchange(
+              device, rehearsal.arenas.device->peak(), device::MemoryKind::activations, "activations")),
           std::make_unique<device::Arena>(
               device.allocate_offloaded(rehearsal.arenas.host->peak(), "activations that wait"))};
 }

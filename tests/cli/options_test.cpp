@@ -492,5 +492,13 @@ TEST(Fuzz, DamagedFilesGiveAnErrorOrAConfiguration) {
   EXPECT_GT(refused, 50);
 }
 
+TEST(Options, TextsThatAreGivenSeveralTimesKeepTheirBlanks) {
+  CommandSpec spec = train_spec();
+  std::vector<std::string> stops;
+  spec.options = {{.key = "stop", .target = &stops, .help = "texts", .is_repeated = true}};
+  parse(spec, Words{"--stop", "two words ", "--steps", "3", "--stop=--x", "--stop", "\n"});
+  EXPECT_THAT(stops, ElementsAre("two words ", "--x", "\n"));
+}
+
 }  // namespace
 }  // namespace cartan::cli

@@ -226,6 +226,13 @@ TEST_F(KernelPatterns, OfTheChoiceOfAToken) {
   // Additions to a histogram fall on any bins.
   choose({0.7, 40, 0.9});
   expect("sample_kernel", 36 * kVocab, {.moved = 2.030, .excess = 1.998, .access = 15.79, .passes = 3.6});
+  // At random addresses.
+  constexpr Index kUsed = 64;
+  std::vector<std::int32_t> used;
+  for (Index i = 0; i < kUsed; ++i) used.push_back(static_cast<std::int32_t>(i * 61 % kVocab));
+  const Array<std::int32_t> ids(used);
+  ops_.penalise_repeats({logits.floats(), DType::f32, kVocab}, ids, 1.2f, stream_);
+  expect("penalise_repeats_kernel", 12 * kUsed, {.access = 4});
 }
 
 TEST_F(KernelPatterns, OfSums) {

@@ -177,6 +177,8 @@ void record_sampling(bool packed) {
   auto logits = rows(DType::f32, tokens, vocab, packed, "logits");
   const Array<double> uniforms(std::vector<double>{0, 0.4, 0.99});
   Ints chosen(static_cast<std::size_t>(tokens));
+  const Ints used(std::vector<std::int32_t>{1002, 0, 57});
+  ops().penalise_repeats({logits.matrix().data, DType::f32, vocab}, used, 1.3f, stream());
   for (const SamplingRule& rule : {SamplingRule{0, 0, 1}, {1, 0, 1}, {0.8, 50, 0.9}}) {
     ops().sample(logits.matrix(), uniforms, rule, chosen, stream());
     stream().synchronize();

@@ -251,6 +251,13 @@ class Ops {
   virtual void scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices,
                            Stream& stream) = 0;
 
+  /// Makes what a text has already said less likely, before the next token is chosen: logits[id] is divided
+  /// by `penalty` where it is positive, and multiplied by it where it is not, for each of the ids, which are
+  /// distinct. An id that has no logit is an error on cpu, and ignored on a GPU.
+  ///   logits fp32 [V], ids in device memory, penalty > 0. Source: Keskar et al. 2019 (CTRL),
+  ///   arXiv:1909.05858.
+  virtual void penalise_repeats(Vector logits, std::span<const std::int32_t> ids, float penalty,
+                                Stream& stream) = 0;
   /// The next token of each row. A token's weight is TokenWeight's (cartan/device/sampling.hpp). Of the top_k
   /// largest logits it keeps the smallest set of the largest that has at least top_p of their weight; of
   /// equal logits, those of the lowest ids. tokens[t] is the first kept id, in ascending order, whose weight

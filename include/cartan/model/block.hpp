@@ -97,6 +97,14 @@ struct BlockGradients {
   device::ArenaMatrix d_norm1, d_norm2, d_qk;  ///< gradients of what the norms gave
 };
 
+/// A text that goes on, and where its keys and values are kept: the ranks of a context group have a run of
+/// its positions each.
+struct CachedText {
+  Index cached = 0;  ///< its tokens before the newest ones
+  LeafRange kept;    ///< positions whose keys and values this rank keeps
+  Index row = 0;     ///< of the caches, of the first of these
+};
+
 class Block {
  public:
   /// The scales of a block's linear layers, by BlockLinear.
@@ -126,12 +134,13 @@ class Block {
   void backward_weight(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
                        BlockGradients& gradients, const Workplace& work) const;
 
-  /// Decoding with a cache: saved.x [S * n, D] are the newest n tokens of each sequence. Their keys and
-  /// values are appended to the cache ([S * capacity, K C] each, `cached` rows of each sequence are filled),
-  /// then they attend to everything in it. One sequence at a time where n > 1.
-  void decode(const BatchView& batch, const UnitView& unit, const RopeTable& rope, BlockActivations& saved,
-              device::Matrix cache_k, device::Matrix cache_v, Index cached, device::Matrix out,
-              const Workplace& work) const;
+  /// Decoding with a cache: saved.x [S * n, D] are the newest n tokens of each of the S texts, on every rank
+  /// (TensorRows::all). Their keys and values go into the caches ([rows of all texts, K C] each), where kept
+  /// here, then they attend to everything before them and to themselves. A text's bits do not depend on the
+  /// others. Collective.
+  void decode(const BatchView& batch, std::span<const CachedText> texts, const UnitView& unit,
+              const RopeTable& rope, BlockActivations& saved, device::Matrix cache_k, device::Matrix cache_v,
+              device::Matrix out, const Workplace& work) const;
 
  private:
   /// A norm's weight in the unit.

@@ -23,6 +23,12 @@ struct TensorOverlap {
   std::shared_ptr<device::Stream> stream{};  ///< null: the compute stream, one after the other
 };
 
+/// Which rows of the residual stream a rank has.
+enum class TensorRows {
+  own,  ///< its part: sequence parallelism
+  all,  ///< all ranks the same: for few rows at a time, and where no backward pass follows
+};
+
 /// Rows of all ranks of a group: a view of the own rows where there is one rank, else memory of their own.
 struct GatheredRows {
   device::ConstMatrix view;
@@ -33,14 +39,16 @@ class TensorGroup {
  public:
   /// A group of one.
   TensorGroup() = default;
-  explicit TensorGroup(comm::Communicator& comm, TensorOverlap overlap = {});
+  explicit TensorGroup(comm::Communicator& comm, TensorOverlap overlap = {},
+                       TensorRows rows = TensorRows::own);
 
   bool is_alone() const { return comm_ == nullptr; }
   TensorSlice slice() const { return slice_; }
   comm::Communicator* communicator() const { return comm_; }
-  /// Of each sequence a rank owns consecutive rows, as many as every other: length must be divisible.
+  /// Of each sequence a rank owns consecutive rows, as many as every other: length must be divisible. With
+  /// TensorRows::all every rank owns all of them.
   device::SequenceShape own_rows(device::SequenceShape all) const {
-    return {all.sequences, all.length / slice_.count};
+    return has_all_rows() ? all : device::SequenceShape{all.sequences, all.length / slice_.count};
   }
 
   // `shape` is that of all rows; matrices hold [sequences * length, columns]. Collective.
@@ -86,9 +94,12 @@ class TensorGroup {
     return overlap_.stream ? *overlap_.stream : work.stream();
   }
 
+  bool has_all_rows() const { return rows_ == TensorRows::all; }
+
   comm::Communicator* comm_ = nullptr;
   TensorSlice slice_;
   TensorOverlap overlap_;
+  TensorRows rows_ = TensorRows::own;
 };
 
 }  // namespace cartan::model

@@ -268,6 +268,12 @@ void CpuOps::scatter_add(Vector y, ConstVector values, std::span<const std::uint
   enqueue(stream, [=](const Context&, Gemm&) { cpu::scatter_add(y, values, indices); });
 }
 
+void CpuOps::penalise_repeats(Vector logits, std::span<const std::int32_t> ids, float penalty,
+                              Stream& stream) {
+  check::penalise_repeats(logits, ids, penalty);
+  enqueue(stream, [=](const Context&, Gemm&) { cpu::penalise_repeats(logits, ids, penalty); });
+}
+
 void CpuOps::sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,
                     std::span<std::int32_t> tokens, Stream& stream) {
   check::sample(logits, uniforms, rule, tokens);

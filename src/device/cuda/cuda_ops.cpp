@@ -272,6 +272,12 @@ void CudaOps::scatter_add(Vector y, ConstVector values, std::span<const std::uin
   kernels::scatter_add(y, values, indices, native(stream));
 }
 
+void CudaOps::penalise_repeats(Vector logits, std::span<const std::int32_t> ids, float penalty,
+                               Stream& stream) {
+  check::penalise_repeats(logits, ids, penalty);
+  if (!ids.empty()) kernels::penalise_repeats(logits, ids, penalty, native(stream));
+}
+
 void CudaOps::sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,
                      std::span<std::int32_t> tokens, Stream& stream) {
   check::sample(logits, uniforms, rule, tokens);

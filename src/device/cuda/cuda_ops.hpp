@@ -79,6 +79,8 @@ class CudaOps : public Ops {
   void take_largest(Vector x, Vector values, std::span<std::uint32_t> indices, Stream& stream) override;
   void scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices,
                    Stream& stream) override;
+  void penalise_repeats(Vector logits, std::span<const std::int32_t> ids, float penalty,
+                        Stream& stream) override;
   void sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,
               std::span<std::int32_t> tokens, Stream& stream) override;
   bool all_finite(ConstMatrix x, Stream& stream) override;

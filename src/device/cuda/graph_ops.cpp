@@ -223,6 +223,10 @@ class GraphOps : public Ops {
                    Stream& stream) override {
     ops_.scatter_add(y, values, indices, stream);
   }
+  void penalise_repeats(Vector logits, std::span<const std::int32_t> ids, float penalty,
+                        Stream& stream) override {
+    ops_.penalise_repeats(logits, ids, penalty, stream);
+  }
   void sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,
               std::span<std::int32_t> tokens, Stream& stream) override {
     ops_.sample(logits, uniforms, rule, tokens, stream);

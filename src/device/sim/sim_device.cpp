@@ -153,6 +153,9 @@ class SimOps : public Ops {
   void scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices, Stream&) override {
     check::scatter_add(y, values, indices);
   }
+  void penalise_repeats(Vector logits, std::span<const std::int32_t> ids, float penalty, Stream&) override {
+    check::penalise_repeats(logits, ids, penalty);
+  }
   void sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,
               std::span<std::int32_t> tokens, Stream&) override {
     check::sample(logits, uniforms, rule, tokens);
