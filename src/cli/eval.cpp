@@ -5,10 +5,13 @@
 
 #include "cartan/comm/mesh_groups.hpp"
 #include "cartan/core/json.hpp"
+#include "cartan/core/narrow.hpp"
 #include "cartan/store/safetensors.hpp"
 #include "cartan/train/evaluator.hpp"
 #include "cartan/train/run_device.hpp"
+#include "cartan/train/text_sources.hpp"
 #include "cli/command.hpp"
+#include "cli/model_tokenizer.hpp"
 
 namespace cartan::cli {
 namespace {
@@ -62,7 +65,8 @@ class Eval : public Command {
         .usage = "--from CHECKPOINT|RUN_DIR|FOLDER (--data.valid PREFIX... | --ids FILE) [--json]",
         .examples = {"cartan eval --from runs/quickstart --data.valid build/quickstart/data --seq 128",
                      "mpirun -n 2 cartan eval --from runs/a/checkpoints/step-100.h5 --ids ids.json --json"},
-        .uses = {"data.valid", "data.seq", "run.device", "run.threads", "precision.compute"},
+        .uses = {"data.valid", "data.seq", "data.tokenizer", "data.json-key", "data.template", "data.cache",
+                 "data.raw-type", "data.raw-end", "run.device", "run.threads", "precision.compute"},
         .options = {{.key = "from",
                      .target = &from_,
                      .help = "a checkpoint, a run directory (its newest good one), or a Hugging Face folder",
@@ -99,7 +103,7 @@ class Eval : public Command {
         train::load_model(from_, dtype_from_name(config.precision.compute), *device, mesh.world());
     Json result{{"checkpoint", model.path.string()}, {"step", model.run.step}};
     if (ids_.empty())
-      result.update(evaluate_data(config, model, *device, mesh));
+      result.update(evaluate_data(parsed, model, *device, mesh));
     else
       result.update(evaluate_lists(model, *device, session->rank() == 0));
     if (session->rank() == 0) print(result);
@@ -107,12 +111,15 @@ class Eval : public Command {
   }
 
  private:
-  Json evaluate_data(const train::Config& config, const train::LoadedModel& model, device::Device& device,
+  Json evaluate_data(const Parsed& parsed, const train::LoadedModel& model, device::Device& device,
                      comm::Mesh& mesh) const {
-    data::DataConfig data = config.data;
+    data::DataConfig data = parsed.config.data;
     data.train = data.valid;
     data.valid.clear();
     data.shuffle = false;
+    if (!parsed.sources.contains("data.tokenizer"))
+      data.tokenizer = tokenizer_of(train::ModelSource(from_, mesh.world()));
+    data = train::with_token_files(data, {}, narrow<int>(parsed.config.run.threads), mesh.world());
     const auto sampler = data::open_sources(data, model.config.vocab).train;
     const Index samples = samples_ > 0 ? std::min(samples_, sampler->samples()) : sampler->samples();
     Json json = to_json(train::evaluate_samples(model, *sampler, samples, device, mesh.world()));
