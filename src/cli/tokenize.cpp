@@ -48,8 +48,7 @@ class Tokenize : public Command {
             "--input PATH... --output PREFIX [--tokenizer byte|PATH] [--json-key NAME] [--template NAME] "
             "[--threads N]",
         .examples = {"cartan tokenize --input docs src --output corpus",
-                     "cartan tokenize --input wiki.jsonl --tokenizer Llama-3.2-1B --output data/wiki",
-                     "cartan tokenize --input chats.jsonl --tokenizer Qwen2-0.5B --template chatml --output "
+                     "cartan tokenize --input chats.jsonl --tokenizer Llama-3.2-1B --template llama3 --output "
                      "data/chats"},
         .uses = {"data.tokenizer", "data.json-key", "data.template"},
         .options =

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "boundary.hpp"
 #include "bpe/json_field.hpp"
 #include "bpe/unicode.hpp"
 #include "cartan/core/error.hpp"
@@ -236,7 +237,6 @@ void ChatEncoder::append_ids(std::span<const ChatTurn> turns, std::vector<std::i
   for (const ChatTurn& turn : turns) add_turn(turn.role, turn.text, pieces);
   pieces.insert(pieces.end(), end_.begin(), end_.end());
 
-  std::vector<std::int32_t> head;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     const Piece& piece = pieces[i];
     if (piece.token >= 0) {
@@ -251,14 +251,13 @@ void ChatEncoder::append_ids(std::span<const ChatTurn> turns, std::vector<std::i
     tokenizer_.append_ids_between(piece.text, beside(i - 1), beside(i + 1), ids);
     counted.resize(ids.size(), 0);
     if (!piece.is_counted) continue;
-    // The head alone has other tokens from the place on where one reaches into the text.
-    head.clear();
-    tokenizer_.append_ids_between(std::string_view(piece.text).substr(0, piece.head), beside(i - 1),
-                                  std::nullopt, head);
-    std::size_t common = 0;
-    while (common < head.size() && begin + common < ids.size() && head[common] == ids[begin + common])
-      ++common;
-    std::fill(counted.begin() + static_cast<std::ptrdiff_t>(begin + common), counted.end(), 1);
+    const std::string_view head = std::string_view(piece.text).substr(0, piece.head);
+    const std::size_t own = first_beyond(tokenizer_, std::span(ids).subspan(begin), head, [&] {
+      std::vector<std::int32_t> alone;
+      tokenizer_.append_ids_between(head, beside(i - 1), std::nullopt, alone);
+      return alone;
+    });
+    std::fill(counted.begin() + static_cast<std::ptrdiff_t>(begin + own), counted.end(), 1);
   }
 }
 

@@ -41,7 +41,4 @@ class ParquetFile {
   std::unique_ptr<Reader> reader_;
 };
 
-/// "Apache Arrow 19.0.1", or "none".
-std::string parquet_library();
-
 }  // namespace cartan::data

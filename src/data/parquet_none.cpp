@@ -2,6 +2,7 @@
 #include "parquet.hpp"
 
 #include "cartan/core/error.hpp"
+#include "cartan/data/tokenize.hpp"
 
 namespace cartan::data {
 
@@ -16,6 +17,6 @@ ParquetFile::ParquetFile(const std::string& path, std::string_view) {
 ParquetFile::~ParquetFile() = default;
 bool ParquetFile::holds_ids() const { return false; }
 void ParquetFile::for_each_batch(Index, const std::function<void(ParquetRows&&)>&) {}
-std::string parquet_library() { return "none"; }
+std::string parquet_library() { return {}; }
 
 }  // namespace cartan::data

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "boundary.hpp"
 #include "cartan/core/error.hpp"
 #include "cartan/core/json.hpp"
 
@@ -155,11 +156,9 @@ void SampleEncoder::append_completion(const std::string& prompt, const std::stri
   out.ids.insert(out.ids.end(), before_.begin(), before_.end());
   const std::size_t begin = out.ids.size();
   tokenizer_.append_ids(prompt + completion, true, out.ids);
-  const std::vector<std::int32_t> alone = tokenizer_.encode(prompt);
-  std::size_t common = 0;
-  while (common < alone.size() && begin + common < out.ids.size() && alone[common] == out.ids[begin + common])
-    ++common;
-  out.counted.resize(begin + common, 0);
+  const std::size_t own = first_beyond(tokenizer_, std::span(out.ids).subspan(begin), prompt,
+                                       [&] { return tokenizer_.encode(prompt); });
+  out.counted.resize(begin + own, 0);
   out.counted.resize(out.ids.size(), 1);
   out.ids.insert(out.ids.end(), after_.begin(), after_.end());
   if (after_.empty() || after_.back() != tokenizer_.end_of_text())

@@ -54,4 +54,7 @@ struct TokenizeOptions {
 TokenizeCounts tokenize_files(std::span<const std::string> inputs, std::string_view output,
                               const Tokenizer& tokenizer, const TokenizeOptions& options = {});
 
+/// What reads Parquet files, as "Apache Arrow 19.0.1"; empty: nothing does.
+std::string parquet_library();
+
 }  // namespace cartan::data
