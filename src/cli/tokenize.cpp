@@ -47,9 +47,10 @@ class Tokenize : public Command {
         .usage =
             "--input PATH... --output PREFIX [--tokenizer byte|PATH] [--json-key NAME] [--template NAME] "
             "[--threads N]",
-        .examples = {"cartan tokenize --input docs src --output corpus",
-                     "cartan tokenize --input chats.jsonl --tokenizer Llama-3.2-1B --template llama3 --output "
-                     "data/chats"},
+        .examples =
+            {"cartan tokenize --input docs src --output corpus",
+             "cartan tokenize --input chats.jsonl --tokenizer Llama-3.2-1B --template llama3 --output "
+             "data/chats"},
         .uses = {"data.tokenizer", "data.json-key", "data.template"},
         .options =
             {{.key = "input",
