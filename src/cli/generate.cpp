@@ -15,6 +15,7 @@
 #include "cartan/train/loaded_model.hpp"
 #include "cartan/train/run_device.hpp"
 #include "cli/command.hpp"
+#include "cli/model_options.hpp"
 #include "cli/model_tokenizer.hpp"
 #include "cli/text_writer.hpp"
 
@@ -52,11 +53,8 @@ class Generate : public Command {
         .uses = {"data.tokenizer", "mesh.pp", "mesh.dp", "mesh.cp", "mesh.tp", "pipeline.cut", "run.device",
                  "run.threads", "precision.compute"},
         .options =
-            {{.key = "from",
-              .target = &from_,
-              .help = "a checkpoint, a run directory (its newest good one), or a Hugging Face folder",
-              .value_name = "PATH",
-              .is_required = true},
+            {from_option(from_),
+             base_option(base_),
              {.key = "prompt",
               .target = &prompt_,
               .help = "the beginning of the text",
@@ -141,7 +139,7 @@ class Generate : public Command {
     comm::Mesh mesh = session
                           ? comm::Mesh(*session, shape, device->kind(), {config.watch.of_mesh(), config.nccl})
                           : comm::Mesh::alone();
-    const train::ModelSource source(from_, mesh.world());
+    const train::ModelSource source(from_, mesh.world(), {.base = base_});
     const bool is_given = parsed.sources.contains("data.tokenizer");
     const std::string name = is_given ? config.data.tokenizer : tokenizer_of(source);
     const auto tokenizer = data::make_tokenizer(name);
@@ -197,7 +195,7 @@ class Generate : public Command {
     std::vector<std::int32_t> ids;
     if (!folder.empty()) ids = store::read_end_tokens(folder);
     // Bytes are what a folder without a tokenizer is least likely to have been trained on.
-    const bool is_known = is_given || name != "byte" || !store::is_model_folder(source.path());
+    const bool is_known = is_given || name != "byte" || !source.configuration().empty();
     if (!is_known || tokenizer.vocab_size() > source.config().vocab) return ids;
     try {
       ids.push_back(tokenizer.end_of_text());
@@ -281,7 +279,7 @@ class Generate : public Command {
         });
   }
 
-  std::string from_, prompt_, prompts_, ids_, jsonl_;
+  std::string from_, base_, prompt_, prompts_, ids_, jsonl_;
   Index max_new_tokens_ = 64, top_k_ = 0, batch_ = 8;
   double temperature_ = 0, top_p_ = 1, repetition_penalty_ = 1;
   std::uint64_t seed_ = 1234;

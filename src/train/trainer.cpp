@@ -25,6 +25,7 @@
 #include "cartan/train/model_source.hpp"
 #include "cartan/train/run_device.hpp"
 #include "cartan/train/snapshot.hpp"
+#include "cartan/train/text_sources.hpp"
 #include "train/metrics.hpp"
 #include "train/progress.hpp"
 #include "train/rate.hpp"
@@ -42,7 +43,9 @@ class Run {
         session_(session),
         mesh_(mesh),
         dir_(config.run.dir),
-        sources_(data::open_sources(config.data, config.model.vocab)),
+        sources_(data::open_sources(
+            with_token_files(config.data, dir_ / "data", narrow<int>(config.run.threads), mesh.world()),
+            config.model.vocab)),
         device_(device),
         host_slabs_(device),
         matmul_rate_(measure_matmul_rate(device, dtype_from_name(config.precision.compute), mesh.world())),
@@ -192,6 +195,10 @@ void Run::banner() {
   log::info("train", "data: {} samples an epoch, this run takes {} ({:.2f} epochs)", per_epoch,
             config_.batch.global * config_.run.steps,
             static_cast<double>(config_.batch.global * config_.run.steps) / static_cast<double>(per_epoch));
+  for (std::size_t i = 0; i < sources_.train->corpora().size(); ++i)
+    if (const data::Packing* packing = sources_.train->packing(narrow<Index>(i)))
+      log::info("train", "packed {}: {}", sources_.train->corpora()[i].dataset->prefix(),
+                data::to_string(*packing, config_.data.seq));
   if (state_.step > 0)
     log::info("train", "resumed at step {} from {}", state_.step,
               store::checkpoint_path(dir_, state_.step).string());
