@@ -47,6 +47,13 @@ void put(Key& key, const AttentionShape& s) {
     put(key, value);
   put(key, s.scale);
 }
+void put(Key& key, const DropoutRule& rule) {
+  put(key, rule.factor);
+  put(key, rule.threshold);
+  put(key, rule.seed);
+  put(key, rule.stream);
+  put(key, rule.first_column);
+}
 void put(Key& key, const Fp8Scale& scale) {
   put(key, scale.scale);
   put(key, scale.inverse);
