@@ -17,8 +17,7 @@ class Export : public Command {
     return {.name = "export",
             .sentence = "write a model, or its adapters, as a Hugging Face folder",
             .usage = "--from CHECKPOINT|RUN_DIR|FOLDER --output FOLDER [--dtype bf16|fp32|fp16] [--merge]",
-            .examples = {"cartan export --from runs/a --output my-model",
-                         "mpirun -n 4 cartan export --from runs/a/checkpoints/step-100.h5 --output my-model "
+            .examples = {"mpirun -n 4 cartan export --from runs/a/checkpoints/step-100.h5 --output my-model "
                          "--dtype fp32",
                          "cartan export --from runs/lora --output my-model --merge"},
             .options =

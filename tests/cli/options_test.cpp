@@ -106,7 +106,8 @@ TEST(Options, KeysAreUniqueAndHaveHelp) {
 
 /// A folder of adapters of a small model.
 std::string write_adapters(const TemporaryDirectory& directory) {
-  const std::filesystem::path folder = std::filesystem::path(directory.file("x", "")).parent_path() / "adapters";
+  const std::filesystem::path folder =
+      std::filesystem::path(directory.file("x", "")).parent_path() / "adapters";
   model::ModelConfig config = model::preset(model::preset_names().front());
   config.layers = 2;
   config.derive(9);
