@@ -73,6 +73,7 @@ class JsonLine {
   template <class Readers>
   [[noreturn]] void refuse_key(const std::string& key, const Readers& readers) const {
     std::vector<std::string> names;
+    names.reserve(readers.size());
     for (const auto& entry : readers) names.push_back(entry.first);
     const auto near = nearest(std::string_view(key).substr(0, 64), names);
     throw DataError(

@@ -1,6 +1,7 @@
 #include "infer/decoder.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "cartan/core/error.hpp"
 #include "cartan/core/narrow.hpp"
@@ -210,6 +211,7 @@ void Decoder::make_logits(const model::Workplace& work, const Groups& groups, co
   work.ops().linear_forward(norm, head.matrix(), {}, columns_of(slice_.index), false, {texts, 1},
                             work.stream());
   std::vector<comm::ByteView> parts;
+  parts.reserve(narrow<std::size_t>(slice_.count));
   for (int place = 0; place < slice_.count; ++place) parts.push_back(bytes_of(columns_of(place)));
   groups.tensor.communicator()->all_gather_parts(std::move(parts), work.stream());
   for (int place = 0; place < slice_.count; ++place)

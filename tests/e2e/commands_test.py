@@ -5,10 +5,14 @@ import json
 import math
 import os
 import pty
+import shutil
 import subprocess
+from pathlib import Path
 
 import harness
 from harness import CONFIGURATION
+
+MODELS = Path(__file__).resolve().parents[1] / "golden/models"
 
 
 class Tokenize(harness.Case):
@@ -301,6 +305,27 @@ class Generate(harness.Case):
                 with self.subTest(mesh=mesh, batch=batch):
                     out = self.cartan("generate", "--from", "run", *words, "--json", "--batch", batch, *mesh, ranks=ranks).out
                     self.assertEqual([json.loads(line) for line in out.splitlines()], alone)
+
+    def test_a_checkpoint_of_any_mesh_is_continued_on_any_other(self):
+        self.train("cut", {"run.steps": 2, "mesh.tp": 2, "mesh.pp": 2, "zero.stage": 1}, ranks=4)
+        words = ["generate", "--from", "cut", "--prompt", "the ", "--max-new-tokens", 9, "--json"]
+        alone = self.cartan(*words).out
+        for mesh in ("--pp", "--cp", "--tp"):
+            self.assertEqual(self.cartan(*words, mesh, 2, ranks=2).out, alone, mesh)
+
+    def test_every_end_token_of_a_folder_ends_a_text(self):
+        shutil.copytree(MODELS / "qwen2-tiny", self.dir / "model")
+        (self.dir / "ids.json").write_text("[[172, 395, 379]]")
+        words = ["generate", "--from", "model", "--ids", "ids.json", "--max-new-tokens", 20, "--json"]
+        whole = json.loads(self.cartan(*words, "--ignore-end").out)["ids"]
+        for ends in (whole[6], [511, whole[6]]):
+            text = json.dumps({"eos_token_id": ends, "temperature": 2.0, "do_sample": True})
+            (self.dir / "model/generation_config.json").write_text(text)
+            found = json.loads(self.cartan(*words).out)
+            self.assertEqual((found["ids"], found["finish"]), (whole[: whole.index(whole[6]) + 1], "end"))
+        (self.dir / "model/generation_config.json").write_text('{"eos_token_id": "</s>"}')
+        result = self.cartan(*words, expect=harness.BAD_DATA)
+        self.assert_refused(result, "generation_config.json", "eos_token_id")
 
     def test_a_mesh_that_does_not_fit_is_refused(self):
         for ranks, mesh, part in (

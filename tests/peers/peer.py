@@ -16,7 +16,9 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
+# Of Open MPI, as root and on any machine.
 LAUNCH = [os.environ.get("MPIEXEC", "mpirun"), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+LAUNCH += ["--mca", "mpi_yield_when_idle", "1"]
 
 
 class Words(logging.Handler):

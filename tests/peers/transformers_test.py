@@ -1,5 +1,5 @@
 """Models that transformers makes, with every rotary scaling and window, compute the same in cartan; what cartan
-exports, after training too, transformers loads without a word and computes the same."""
+exports, after training too, transformers loads without a word and computes the same. Both write the same texts."""
 
 import json
 import subprocess
@@ -95,6 +95,39 @@ class Transformers(peer.Case):
                     parameter.add_(torch.rand(parameter.shape) - 0.5)
         model.save_pretrained(self.dir / "model")
         return model
+
+    def text_of(self, model, prompts, **rules):
+        # What a cache of transformers keeps is not turned anew where a longer text turns otherwise.
+        rules = dict(max_new_tokens=30, do_sample=False, use_cache=False, pad_token_id=0, **rules)
+        texts = []
+        for ids in prompts:
+            mask = torch.ones(1, len(ids), dtype=torch.long)  # else it leaves out what looks like padding
+            texts.append(model.generate(torch.tensor([ids]), attention_mask=mask, **rules)[0, len(ids) :].tolist())
+        return texts
+
+    def text_of_cartan(self, *words, ranks=0):
+        words = ("--max-new-tokens", "30", *words)
+        lines = self.cartan("generate", "--from", "model", "--ids", "prompts.json", "--json", *words, ranks=ranks)
+        return [json.loads(line)["ids"] for line in lines.splitlines()]
+
+    def test_both_write_the_same(self):
+        """Greedy, with a penalty, up to one of several end tokens; across windows and original lengths."""
+        prompts = [self.ids[0, :20].tolist(), self.ids[1, :7].tolist()]
+        (self.dir / "prompts.json").write_text(json.dumps(prompts))
+        for name in ("llama_dynamic", "llama_llama3", "mistral_window", "qwen2", "qwen3_layers", "phi3_longrope"):
+            with self.subTest(name):
+                model = self.make(*CASES[name])
+                model.generation_config.eos_token_id = None
+                whole = self.text_of(model, prompts, repetition_penalty=1.3)
+                self.assertEqual(self.text_of_cartan("--repetition-penalty", "1.3", "--ignore-end"), whole)
+                for mesh in ("--tp", "--pp", "--cp"):
+                    words = ["--repetition-penalty", "1.3", "--ignore-end", mesh, "2"]
+                    self.assertEqual(self.text_of_cartan(*words, ranks=2), whole, mesh)
+                ends = [whole[0][11], whole[1][17]]
+                model.generation_config.eos_token_id = ends
+                model.generation_config.save_pretrained(self.dir / "model")
+                cut = self.text_of(model, prompts)
+                self.assertEqual(self.text_of_cartan(), cut)
 
     def test_both_compute_the_same(self):
         for name, (family, entries) in CASES.items():
