@@ -223,8 +223,10 @@ void Run::write_export() {
   if (dir.empty()) return;
   const auto begin = Clock::now();
   const store::CheckpointReader reader(store::checkpoint_path(dir_, saved_.step));
+  model::ModelConfig model = config_.model;
+  if (model.max_length == 0) model.max_length = config_.data.seq;  // a folder must say one
   const store::FolderReport report = store::write_model_folder(
-      dir, config_.model,
+      dir, model,
       [&](const std::string& parameter, Index first, Index count, float* out) {
         read_parameter(reader, parameter, first, count, out);
       },
