@@ -29,6 +29,7 @@ cartan_report(compiler "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION} (
 cartan_report(MPI "${MPI_CXX_VERSION} standard, ${MPIEXEC_EXECUTABLE}")
 cartan_report(HDF5 "${HDF5_VERSION}, parallel")
 cartan_report(oneDNN "${onednn_version} (${onednn_LIBRARY})")
+cartan_report(Arrow "${CARTAN_ARROW_STATE}")
 cartan_report(CUDA "${CARTAN_CUDA_STATE}")
 if(CARTAN_SANITIZE)
   cartan_report(sanitizers ${CARTAN_SANITIZE})

@@ -10,12 +10,15 @@
 #include "cartan/comm/mesh_groups.hpp"
 #include "cartan/core/file.hpp"
 #include "cartan/core/json.hpp"
+#include "cartan/core/narrow.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/store/safetensors.hpp"
 #include "cartan/train/choices.hpp"
 #include "cartan/train/perplexity.hpp"
 #include "cartan/train/run_device.hpp"
+#include "cartan/train/text_sources.hpp"
 #include "cli/command.hpp"
+#include "cli/model_options.hpp"
 #include "cli/model_tokenizer.hpp"
 
 namespace cartan::cli {
@@ -108,13 +111,11 @@ class Eval : public Command {
         .examples = {"cartan eval --from runs/quickstart --text README.md --stride 64",
                      "mpirun -n 2 cartan eval --from runs/quickstart --choices questions.jsonl --output "
                      "answers.jsonl --json"},
-        .uses = {"data.valid", "data.seq", "data.tokenizer", "mesh.pp", "mesh.dp", "mesh.cp", "mesh.tp",
-                 "pipeline.cut", "run.device", "run.threads", "precision.compute"},
-        .options = {{.key = "from",
-                     .target = &from_,
-                     .help = "a checkpoint, a run directory (its newest good one), or a Hugging Face folder",
-                     .value_name = "PATH",
-                     .is_required = true},
+        .uses = {"data.valid", "data.seq", "data.tokenizer", "data.json-key", "data.template", "data.cache",
+                 "data.raw-type", "data.raw-end", "mesh.pp", "mesh.dp", "mesh.cp", "mesh.tp", "pipeline.cut",
+                 "run.device", "run.threads", "precision.compute"},
+        .options = {from_option(from_),
+                    base_option(base_),
                     {.key = "text",
                      .target = &texts_,
                      .help =
@@ -169,7 +170,7 @@ class Eval : public Command {
     const comm::MeshShape shape = comm::resolve_mesh(config.mesh, session->world_size());
     const auto device = train::make_run_device(config, *session);
     comm::Mesh mesh(*session, shape, device->kind());
-    const train::ModelSource source(from_, mesh.world());
+    const train::ModelSource source(from_, mesh.world(), {.base = base_});
     const train::LoadedModel model = train::load_model(source, dtype_from_name(config.precision.compute),
                                                        *device, mesh, config.pipeline.cut);
     const train::EvaluationPlace place{*device, mesh, train::overlaps(*session, *device)};
@@ -181,7 +182,7 @@ class Eval : public Command {
     else if (!texts_.empty() || stride_ > 0)
       result.update(evaluate_windows(parsed, source, model, place));
     else
-      result.update(evaluate_data(config, model, place));
+      result.update(evaluate_data(parsed, source, model, place));
     if (session->rank() == 0) print(result);
     return 0;
   }
@@ -211,12 +212,14 @@ class Eval : public Command {
     return data::make_tokenizer(is_given ? parsed.config.data.tokenizer : tokenizer_of(source));
   }
 
-  Json evaluate_data(const train::Config& config, const train::LoadedModel& model,
+  Json evaluate_data(const Parsed& parsed, const train::ModelSource& source, const train::LoadedModel& model,
                      const train::EvaluationPlace& place) const {
-    data::DataConfig data = config.data;
+    data::DataConfig data = parsed.config.data;
     data.train = data.valid;
     data.valid.clear();
     data.shuffle = false;
+    if (!parsed.sources.contains("data.tokenizer")) data.tokenizer = tokenizer_of(source);
+    data = train::with_token_files(data, {}, narrow<int>(parsed.config.run.threads), place.mesh.world());
     const auto sampler = data::open_sources(data, model.config.vocab).train;
     const Index samples = samples_ > 0 ? std::min(samples_, sampler->samples()) : sampler->samples();
     Json json = to_json(train::evaluate_samples(model, *sampler, samples, place));
@@ -395,7 +398,7 @@ class Eval : public Command {
 
   static constexpr Index kQuestionsAtOnce = 256;
 
-  std::string from_, ids_, logits_, choices_, output_;
+  std::string from_, base_, ids_, logits_, choices_, output_;
   std::vector<std::string> texts_;
   Index samples_ = 0, stride_ = 0;
   bool json_ = false;

@@ -7,6 +7,7 @@
 
 #include "cartan/core/json.hpp"
 #include "cartan/core/text.hpp"
+#include "cartan/data/config.hpp"
 #include "cartan/data/inspect.hpp"
 #include "cartan/store/checkpoint.hpp"
 #include "cartan/store/model_folder.hpp"
@@ -46,8 +47,8 @@ Json inspect_safetensors(const std::string& path) {
           {"tensors", std::move(tensors)}};
 }
 
-Json inspect_dataset(const std::string& prefix, bool verify) {
-  const data::IndexedDataset dataset(prefix);
+Json inspect_dataset(const std::string& prefix, const data::RawFormat& raw, bool verify) {
+  const data::IndexedDataset dataset(prefix, raw);
   std::optional<data::DatasetScan> scan;
   if (verify) scan = data::verify(dataset);
   Json result{{"kind", "dataset"}, {"path", dataset.prefix()}};
@@ -80,12 +81,12 @@ Json inspect_directory(const fs::path& path, bool verify) {
       path.string());
 }
 
-Json inspect(const std::string& path, bool verify) {
+Json inspect(const std::string& path, const data::RawFormat& raw, bool verify) {
   if (path.ends_with(".safetensors")) return inspect_safetensors(path);
-  if (path.ends_with(".bin") || path.ends_with(".idx")) return inspect_dataset(path, verify);
+  if (path.ends_with(".bin") || path.ends_with(".idx")) return inspect_dataset(path, raw, verify);
   if (fs::is_directory(path)) return inspect_directory(path, verify);
   if (fs::exists(path)) return inspect_checkpoint(path, verify);
-  if (fs::exists(path + ".idx") || fs::exists(path + ".bin")) return inspect_dataset(path, verify);
+  if (fs::exists(path + ".idx") || fs::exists(path + ".bin")) return inspect_dataset(path, raw, verify);
   throw MissingError("{0}: there is no such file or directory, and no token file {0}.idx", path);
 }
 
@@ -132,11 +133,13 @@ class Inspect : public Command {
                 "file",
             .usage = "PATH... [--verify] [--json]",
             .examples = {"cartan inspect runs/quickstart --verify", "cartan inspect data/corpus --json"},
+            .uses = {"data.raw-type", "data.raw-end"},
             .options = {{.key = "verify",
                          .target = &verify_,
                          .help = "read everything: every checksum of a checkpoint, every token of a data set",
                          .is_flag = true},
                         {.key = "json", .target = &json_, .help = "one JSON object a line", .is_flag = true}},
+            .short_names = {{"raw-type", "data.raw-type"}, {"raw-end", "data.raw-end"}},
             .words_name = "PATH...",
             .exit_codes = {ExitCode::done, ExitCode::usage, ExitCode::bad_data, ExitCode::missing_input,
                            ExitCode::io, ExitCode::configuration}};
@@ -146,7 +149,7 @@ class Inspect : public Command {
     if (parsed.words.empty())
       throw UsageError("cartan inspect needs a checkpoint, a run directory or a token file's prefix");
     for (const std::string& path : parsed.words) {
-      const Json result = inspect(path, verify_);
+      const Json result = inspect(path, data::raw_format_of(parsed.config.data), verify_);
       if (json_)
         fmt::print("{}\n", result.dump());
       else

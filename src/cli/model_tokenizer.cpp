@@ -18,7 +18,10 @@ struct Names {
 
 /// What the configuration of the run that wrote the checkpoint says.
 Names names_of(const train::ModelSource& source) {
-  if (store::is_model_folder(source.path())) return {"", source.path().string(), ""};
+  const fs::path& path = source.path();
+  if (store::is_model_folder(path)) return {"", path.string(), ""};
+  if (store::is_adapter_folder(path))
+    return {"", fs::exists(path / "tokenizer.json") ? path.string() : source.base_path(), ""};
   Names names;
   Problems ignored;  // what another version wrote may not be readable here
   for (const IniEntry& entry : parse_ini(source.configuration(), "config.ini", ignored)) {

@@ -8,6 +8,7 @@
 #include "cartan/comm/session.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/core/version.hpp"
+#include "cartan/data/tokenize.hpp"
 #include "cartan/device/cuda_info.hpp"
 
 namespace cartan::cli {
@@ -44,9 +45,11 @@ std::string cuda_state() {
 }  // namespace
 
 std::string version_text() {
-  return fmt::format("cartan {}\ncompiler  {}\nMPI       {}\nHDF5      {}\noneDNN    {}\nCUDA      {}\n",
-                     version(), trim(kCompiler), trim(comm::Session::library_version()), hdf5_version(),
-                     onednn_version(), cuda_state());
+  const std::string parquet = data::parquet_library();
+  return fmt::format(
+      "cartan {}\ncompiler  {}\nMPI       {}\nHDF5      {}\noneDNN    {}\nParquet   {}\nCUDA      {}\n",
+      version(), trim(kCompiler), trim(comm::Session::library_version()), hdf5_version(), onednn_version(),
+      parquet.empty() ? "no" : parquet, cuda_state());
 }
 
 }  // namespace cartan::cli

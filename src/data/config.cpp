@@ -50,10 +50,12 @@ void collect(Problems& problems, Function&& function) {
 }
 
 /// A dataset that several specs name is opened once for each; the pages are shared anyway.
-std::vector<Corpus> open_corpora(std::span<const std::string> words, std::string_view key) {
+std::vector<Corpus> open_corpora(std::span<const std::string> words, std::string_view key,
+                                 const RawFormat& raw) {
   std::vector<Corpus> corpora;
   for (const CorpusSpec& spec : parse_corpora(words, key)) {
-    auto dataset = std::make_shared<const IndexedDataset>(spec.prefix);
+    CARTAN_ASSERT(!is_text_source(spec.prefix));
+    auto dataset = std::make_shared<const IndexedDataset>(spec.prefix, raw);
     corpora.push_back({dataset, {0, dataset->tokens()}, spec.weight});
   }
   return corpora;
@@ -90,6 +92,18 @@ void check(const DataConfig& config, Problems& problems) {
   if (!names_tokenizer_file(config.tokenizer)) collect(problems, [&] { make_tokenizer(config.tokenizer); });
   if (config.json_key.empty())
     problems.add("data.json-key is empty: name the member of a JSON line that holds the text");
+  if (config.raw_end < -1 || config.raw_end > INT32_MAX)
+    problems.add("data.raw-end = {} is out of range: use the id of a token, or -1 for none", config.raw_end);
+}
+
+bool is_text_source(std::string_view path) {
+  return path.ends_with(".jsonl") || path.ends_with(".json") || path.ends_with(".parquet");
+}
+
+RawFormat raw_format_of(const DataConfig& config) {
+  RawFormat raw{.end_id = config.raw_end};
+  if (config.raw_type != "none") raw.type = config.raw_type == "u16" ? TokenType::u16 : TokenType::u32;
+  return raw;
 }
 
 std::vector<CorpusSpec> parse_corpora(std::span<const std::string> elements, std::string_view key) {
@@ -133,8 +147,9 @@ Index split_document(const IndexedDataset& dataset, double fraction) {
 
 DataSources open_sources(const DataConfig& config, Index vocab_size) {
   const SamplerOptions options{config.seq, config.seed, config.shuffle, vocab_size};
-  std::vector<Corpus> train = open_corpora(config.train, "data.train");
-  std::vector<Corpus> valid = open_corpora(config.valid, "data.valid");
+  const RawFormat raw = raw_format_of(config);
+  std::vector<Corpus> train = open_corpora(config.train, "data.train", raw);
+  std::vector<Corpus> valid = open_corpora(config.valid, "data.valid", raw);
   if (config.valid_fraction > 0) valid = hold_out(train, config.valid_fraction);
   DataSources sources;
   sources.train = std::make_shared<const Sampler>(std::move(train), options);

@@ -3,33 +3,32 @@
 #include "cartan/data/indexed_dataset.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cctype>
 #include <cstring>
 #include <limits>
 
 #include "cartan/core/error.hpp"
 #include "index_layout.hpp"
+#include "token_access.hpp"
 
 namespace cartan::data {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the files are little-endian");
-
-constexpr std::string_view kRemedy = "copy the file again or make it again with cartan tokenize";
-
-/// The arrays begin at odd addresses, hence memcpy.
-template <class T>
-T load(const std::byte* at, Index element = 0) {
-  T value;
-  std::memcpy(&value, at + element * static_cast<Index>(sizeof(T)), sizeof value);
-  return value;
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
 }
 
 MappedFile open_part(const std::string& path, const std::string& prefix) {
   try {
     return MappedFile(path);
   } catch (const MissingError&) {
+    if (path.ends_with(".idx") && exists(prefix + ".bin"))
+      throw MissingError(
+          "{}: no such file, but there is {}.bin: name it so, with its suffix, if it is a file of tokens "
+          "only "
+          "(of llm.c or nanoGPT); else copy the .idx file too",
+          path, prefix);
     throw MissingError(
         "{}: no such file; a token file is a pair {}.bin and {}.idx, made by cartan tokenize --output {}",
         path, prefix, prefix, prefix);
@@ -65,26 +64,6 @@ Index copy_tokens(const std::byte* from, std::span<std::int32_t> out, std::uint6
     if (widen(load<T>(from, i)) >= limit) return i;
 }
 
-/// Calls `visit` with a zero of the C++ type.
-template <class Visitor>
-auto with_type(TokenType type, Visitor&& visit) {
-  switch (type) {
-    case TokenType::u8:
-      return visit(std::uint8_t{});
-    case TokenType::i8:
-      return visit(std::int8_t{});
-    case TokenType::i16:
-      return visit(std::int16_t{});
-    case TokenType::i32:
-      return visit(std::int32_t{});
-    case TokenType::i64:
-      return visit(std::int64_t{});
-    case TokenType::u16:
-      break;
-  }
-  return visit(std::uint16_t{});
-}
-
 TokenType checked_type(std::uint8_t code, const std::string& path) {
   if (code == 6 || code == 7)
     throw DataError(
@@ -115,6 +94,8 @@ std::string_view name_of(TokenType type) {
       return "i32";
     case TokenType::i64:
       return "i64";
+    case TokenType::u32:
+      return "u32";
     case TokenType::u16:
       break;
   }
@@ -127,22 +108,28 @@ Index size_of(TokenType type) {
 
 TokenType token_type_for(Index vocab_size) { return vocab_size < 65500 ? TokenType::u16 : TokenType::i32; }
 
-IndexedDataset::IndexedDataset(std::string_view prefix)
+IndexedDataset::IndexedDataset(std::string_view prefix, const RawFormat& raw)
     : prefix_(dataset_prefix(prefix)),
-      idx_(open_part(idx_path(), prefix_)),
+      idx_(prefix.ends_with(".bin") && !exists(idx_path()) ? std::nullopt
+                                                           : std::optional(open_part(idx_path(), prefix_))),
       bin_(open_part(bin_path(), prefix_)) {
+  if (is_raw()) {
+    open_raw(raw);
+    return;
+  }
   parse_header();
   check_sequences();
   check_documents();
   tokens_ = bin_bytes() / size_of(type_);
+  open_mask();
 }
 
-const std::byte* IndexedDataset::lengths() const { return idx_.bytes().data() + kHeaderBytes; }
+const std::byte* IndexedDataset::lengths() const { return idx_->bytes().data() + kHeaderBytes; }
 const std::byte* IndexedDataset::offsets() const { return lengths() + 4 * sequences_; }
 const std::byte* IndexedDataset::document_indices() const { return offsets() + 8 * sequences_; }
 
 void IndexedDataset::parse_header() {
-  const auto bytes = idx_.bytes();
+  const auto bytes = idx_->bytes();
   const std::size_t magic_bytes = std::min(bytes.size(), kMagic.size());
   const std::string_view magic(reinterpret_cast<const char*>(bytes.data()), magic_bytes);
   if (bytes.empty()) throw DataError("{}: the file is empty, expected an index; {}", idx_path(), kRemedy);
@@ -222,24 +209,52 @@ void IndexedDataset::check_documents() const {
                     idx_path(), before, sequences_, kRemedy);
 }
 
-Index IndexedDataset::sequence_length(Index sequence) const {
-  CARTAN_ASSERT(sequence >= 0 && sequence < sequences_);
-  return load<std::int32_t>(lengths(), sequence);
+void IndexedDataset::open_mask() {
+  const std::string path = prefix_ + ".mask";
+  if (!exists(path)) return;
+  mask_.emplace(path);
+  const auto bytes = mask_->bytes();
+  const Index expected = kMaskHeaderBytes + (tokens_ + 7) / 8;
+  const bool has_header = bytes.size() >= static_cast<std::size_t>(kMaskHeaderBytes);
+  if (!has_header || std::memcmp(bytes.data(), kMaskMagic.data(), kMaskMagic.size()) != 0)
+    throw DataError("{}: not a mask of a token file: expected it to begin with {}; {}", path, kMaskMagic,
+                    kRemedy);
+  if (const auto version = load<std::uint64_t>(bytes.data() + kMaskMagic.size()); version != kMaskVersion)
+    throw DataError("{}: mask version {}, expected {}; make it again with cartan tokenize", path, version,
+                    kMaskVersion);
+  if (static_cast<Index>(bytes.size()) != expected)
+    throw DataError("{}: {} bytes, expected {} for the {} tokens of {}: the two do not belong together; {}",
+                    path, bytes.size(), expected, tokens_, bin_path(), kRemedy);
 }
+
+bool IndexedDataset::is_counted(Index position) const {
+  CARTAN_DEBUG_ASSERT(mask_ && position >= 0 && position < tokens_);
+  const std::byte bits = mask_->bytes()[static_cast<std::size_t>(kMaskHeaderBytes + position / 8)];
+  return (std::to_integer<int>(bits) >> (position % 8) & 1) != 0;
+}
+
+Index IndexedDataset::sequence_length(Index sequence) const { return sequence_tokens(sequence).size(); }
 
 IndexRange IndexedDataset::sequence_tokens(Index sequence) const {
   CARTAN_ASSERT(sequence >= 0 && sequence < sequences_);
+  if (is_raw()) return document_tokens(sequence);
   const Index begin = load<std::int64_t>(offsets(), sequence) / size_of(type_);
-  return {begin, begin + sequence_length(sequence)};
+  return {begin, begin + load<std::int32_t>(lengths(), sequence)};
 }
 
 IndexRange IndexedDataset::document_sequences(Index document) const {
   CARTAN_ASSERT(document >= 0 && document < documents_);
+  if (is_raw()) return {document, document + 1};
   return {load<std::int64_t>(document_indices(), document),
           load<std::int64_t>(document_indices(), document + 1)};
 }
 
 IndexRange IndexedDataset::document_tokens(Index document) const {
+  if (is_raw()) {
+    CARTAN_ASSERT(document >= 0 && document < documents_);
+    const auto place = static_cast<std::size_t>(document);
+    return {raw_documents_[place], raw_documents_[place + 1]};
+  }
   const IndexRange range = document_sequences(document);
   const auto begin_of = [&](Index sequence) {
     return sequence == sequences_ ? tokens_ : load<std::int64_t>(offsets(), sequence) / size_of(type_);
@@ -266,7 +281,7 @@ void IndexedDataset::read_tokens(Index first, std::span<std::int32_t> out, Index
   CARTAN_ASSERT(first >= 0 && first <= tokens_ && static_cast<Index>(out.size()) <= tokens_ - first);
   CARTAN_ASSERT(vocab_size <= Index{std::numeric_limits<std::int32_t>::max()} + 1);
   if (out.empty()) return;
-  const std::byte* from = bin_.bytes().data() + first * size_of(type_);
+  const std::byte* from = bin_.bytes().data() + header_bytes_ + first * size_of(type_);
   const Index bad = with_type(type_, [&](auto zero) {
     return copy_tokens<decltype(zero)>(from, out, static_cast<std::uint64_t>(vocab_size));
   });

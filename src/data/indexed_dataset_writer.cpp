@@ -43,6 +43,8 @@ const std::int32_t* encode(TokenType type, std::span<const std::int32_t> ids, st
       return encode_as<std::int32_t>(ids, out);
     case TokenType::i64:
       return encode_as<std::int64_t>(ids, out);
+    case TokenType::u32:
+      return encode_as<std::uint32_t>(ids, out);
     case TokenType::u16:
       break;
   }
@@ -57,12 +59,23 @@ std::string checked_target(std::string path) {
   return path;
 }
 
+void remove_old(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT)
+    throw IoError("cannot replace {}: {}", path, errno_text(errno));
+}
+
 }  // namespace
 
-IndexedDatasetWriter::IndexedDatasetWriter(std::string_view prefix, TokenType type)
+IndexedDatasetWriter::IndexedDatasetWriter(std::string_view prefix, TokenType type, bool has_mask)
     : prefix_(dataset_prefix(prefix)), type_(type) {
+  CARTAN_ASSERT(type != TokenType::u32);  // no index has a code for it
   checked_target(prefix_ + ".idx");
+  const std::string mask_path = checked_target(prefix_ + ".mask");
   bin_ = std::make_unique<OutputFile>(checked_target(prefix_ + ".bin"));
+  if (!has_mask) return;
+  mask_ = std::make_unique<OutputFile>(mask_path);
+  mask_->write(std::as_bytes(std::span(kMaskMagic)));
+  mask_->write_values<std::uint64_t>(std::array{kMaskVersion});
 }
 
 IndexedDatasetWriter::~IndexedDatasetWriter() = default;
@@ -80,6 +93,19 @@ void IndexedDatasetWriter::add_tokens(std::span<const std::int32_t> ids) {
   tokens_ += count;
 }
 
+void IndexedDatasetWriter::add_tokens(std::span<const std::int32_t> ids,
+                                      std::span<const std::uint8_t> counted) {
+  CARTAN_ASSERT(mask_ != nullptr && ids.size() == counted.size());
+  Index place = tokens_;
+  add_tokens(ids);
+  encoded_.clear();
+  for (const std::uint8_t counts : counted) {
+    mask_bits_ |= unsigned{counts != 0} << (place % 8);
+    if (++place % 8 == 0) encoded_.push_back(static_cast<std::byte>(std::exchange(mask_bits_, 0)));
+  }
+  mask_->write(encoded_);
+}
+
 void IndexedDatasetWriter::end_sequence() {
   lengths_.push_back(static_cast<std::int32_t>(tokens_ - sequence_begin_));
   sequence_begin_ = tokens_;
@@ -92,7 +118,7 @@ void IndexedDatasetWriter::end_document() {
 }
 
 void IndexedDatasetWriter::drop_document() {
-  CARTAN_ASSERT(bin_ != nullptr);
+  CARTAN_ASSERT(bin_ != nullptr && mask_ == nullptr);
   bin_->truncate(document_begin_ * size_of(type_));
   lengths_.resize(static_cast<std::size_t>(document_indices_.back()));
   tokens_ = sequence_begin_ = document_begin_;
@@ -100,7 +126,7 @@ void IndexedDatasetWriter::drop_document() {
 
 void IndexedDatasetWriter::finish() {
   CARTAN_ASSERT(bin_ != nullptr && tokens_ == document_begin_ && sequences() == document_indices_.back());
-  const std::string bin_path = prefix_ + ".bin", idx_path = prefix_ + ".idx";
+  const std::string bin_path = prefix_ + ".bin", idx_path = prefix_ + ".idx", mask_path = prefix_ + ".mask";
   OutputFile idx(idx_path);
   idx.write(std::as_bytes(std::span(kMagic)));
   idx.write_values<std::uint64_t>(std::array{kVersion});
@@ -116,15 +142,23 @@ void IndexedDatasetWriter::finish() {
   idx.write_values<std::int64_t>(document_indices_);
   idx.sync();
   bin_->sync();
+  if (mask_) {
+    if (tokens_ % 8 != 0)
+      mask_->write_values<std::uint8_t>(std::array{static_cast<std::uint8_t>(mask_bits_)});
+    mask_->sync();
+  }
 
-  if (::unlink(idx_path.c_str()) != 0 && errno != ENOENT)
-    throw IoError("cannot replace {}: {}", idx_path, errno_text(errno));
+  remove_old(idx_path);
+  remove_old(mask_path);
   bin_->rename();
   bin_.reset();
   try {
+    if (mask_) mask_->rename();
+    mask_.reset();
     idx.rename();
   } catch (...) {
     ::unlink(bin_path.c_str());
+    ::unlink(mask_path.c_str());
     throw;
   }
   const std::filesystem::path folder = std::filesystem::path(prefix_).parent_path();

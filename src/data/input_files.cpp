@@ -8,21 +8,39 @@
 
 #include "cartan/core/error.hpp"
 #include "cartan/core/json.hpp"
+#include "sample_lines.hpp"
 
 namespace cartan::data {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Ordinary .json files are common in folders; one is taken as JSON lines only if it begins like them.
-bool begins_with_json_line(const std::string& path, std::string_view key) {
-  constexpr std::size_t kLongestGuess = std::size_t{1} << 24;
+using Kind = InputFile::Kind;
+
+/// The first line that is not blank; empty where there is none, or one too long to look at.
+std::string first_line(const std::string& path) {
+  constexpr std::size_t kLongestGuess = std::size_t{1} << 26, kStep = std::size_t{1} << 16;
   FileReader reader(path);
-  std::string text(reader.read(kLongestGuess));
-  const std::size_t end = text.find('\n');
-  if (end != std::string::npos) text.resize(end);
-  const Json json = Json::parse(text, nullptr, false);
-  return json.is_object() && json.contains(key);
+  std::string text;
+  for (std::string_view more = reader.read(kStep); !more.empty(); more = reader.read(kStep)) {
+    text += more;
+    text.erase(0, text.find_first_not_of(" \t\r\n"));
+    if (const std::size_t end = text.find('\n'); end != std::string::npos) return text.substr(0, end);
+    if (text.size() > kLongestGuess) return {};
+  }
+  return text;
+}
+
+/// Ordinary .json files are common in folders; one is taken as JSON lines only if it begins like them.
+Kind kind_of(const std::string& path, bool is_in_folder, std::string_view key) {
+  if (path.ends_with(".parquet")) return Kind::parquet;
+  const bool is_json = path.ends_with(".json");
+  if (!is_json && !path.ends_with(".jsonl")) return Kind::text;
+  const std::string line = first_line(path);
+  if (is_sample_line(line, key)) return Kind::samples;
+  if (!is_json || !is_in_folder) return Kind::json_lines;
+  const Json json = Json::parse(line, nullptr, false);
+  return json.is_object() && json.contains(key) ? Kind::json_lines : Kind::text;
 }
 
 void list_folder(const fs::path& folder, std::string_view json_key, std::vector<InputFile>& files) {
@@ -33,7 +51,7 @@ void list_folder(const fs::path& folder, std::string_view json_key, std::vector<
       if (name.starts_with('.')) {
         if (it->is_directory()) it.disable_recursion_pending();
       } else if (it->is_regular_file()) {
-        found.push_back({it->path().string(), false, static_cast<Index>(it->file_size())});
+        found.push_back({it->path().string(), Kind::text, static_cast<Index>(it->file_size())});
       }
     }
   } catch (const fs::filesystem_error& error) {
@@ -41,8 +59,7 @@ void list_folder(const fs::path& folder, std::string_view json_key, std::vector<
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
   for (InputFile& file : found) {
-    file.json_lines = file.path.ends_with(".jsonl") ||
-                      (file.path.ends_with(".json") && begins_with_json_line(file.path, json_key));
+    file.kind = kind_of(file.path, true, json_key);
     files.push_back(std::move(file));
   }
 }
@@ -61,8 +78,7 @@ std::vector<InputFile> list_inputs(std::span<const std::string> inputs, std::str
     } else if (fs::is_regular_file(status)) {
       const std::uintmax_t bytes = fs::file_size(input, error);
       if (error) throw IoError("cannot read {}: {}", input, error.message());
-      files.push_back(
-          {input, input.ends_with(".jsonl") || input.ends_with(".json"), static_cast<Index>(bytes)});
+      files.push_back({input, kind_of(input, false, json_key), static_cast<Index>(bytes)});
     } else {
       throw IoError("cannot read {}: neither a regular file nor a folder", input);
     }

@@ -14,8 +14,9 @@
 namespace cartan::data {
 
 struct InputFile {
+  enum class Kind { text, json_lines, samples, parquet };
   std::string path;
-  bool json_lines = false;
+  Kind kind = Kind::text;  ///< samples: JSON lines of instruction data
   Index bytes = 0;
 };
 

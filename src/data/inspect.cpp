@@ -21,6 +21,8 @@ DatasetScan verify(const IndexedDataset& dataset, std::optional<Index> vocab_siz
     scan.min_id = first == 0 ? *min : std::min(scan.min_id, *min);
     scan.max_id = std::max(scan.max_id, *max);
   }
+  if (dataset.has_mask())
+    for (Index t = 0; t < dataset.tokens(); ++t) scan.counted_tokens += dataset.is_counted(t) ? 1 : 0;
   for (Index document = 0; document < dataset.documents(); ++document) {
     const Index size = dataset.document_tokens(document).size();
     if (size == 0) ++scan.empty_documents;
@@ -33,11 +35,13 @@ Json describe(const IndexedDataset& dataset, const std::optional<DatasetScan>& s
   Json json;
   json["kind"] = "dataset";
   json["prefix"] = dataset.prefix();
+  json["format"] = dataset.format();
   json["documents"] = dataset.documents();
   json["sequences"] = dataset.sequences();
   json["tokens"] = dataset.tokens();
   json["dtype"] = name_of(dataset.token_type());
   json["modes"] = dataset.has_modes();
+  json["samples"] = dataset.has_mask();
   json["bin_bytes"] = dataset.bin_bytes();
   json["idx_bytes"] = dataset.idx_bytes();
   if (scan) {
@@ -45,6 +49,7 @@ Json describe(const IndexedDataset& dataset, const std::optional<DatasetScan>& s
     json["max_id"] = scan->max_id;
     json["empty_documents"] = scan->empty_documents;
     json["longest_document"] = scan->longest_document;
+    if (dataset.has_mask()) json["counted_tokens"] = scan->counted_tokens;
   }
   return json;
 }

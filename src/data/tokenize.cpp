@@ -12,6 +12,8 @@
 #include "cartan/data/indexed_dataset_writer.hpp"
 #include "input_files.hpp"
 #include "ordered_workers.hpp"
+#include "parquet.hpp"
+#include "sample_lines.hpp"
 
 namespace cartan::data {
 namespace {
@@ -20,34 +22,23 @@ constexpr Index kProgressBytes = Index{4} << 20;
 
 /// A part of the input, in order: what is encoded at a time, and what it means for the documents.
 struct Batch {
-  enum class Kind { text, json_lines } kind = Kind::text;
+  enum class Kind { text, json_lines, samples, rows } kind = Kind::text;
   std::string content = {};     ///< a piece of one document, or whole JSON lines
+  ParquetRows rows = {};        ///< rows: of a Parquet file
   bool at_start = true;         ///< text: nothing of the document came before
   bool ends_document = false;   ///< text: nothing of it follows
   bool drops_document = false;  ///< text: the document turned out to be binary
   std::string path = {};        ///< of the file
-  Index first_line = 0;         ///< json_lines: number of the first one
-  /// What came of it: the ids, and where in them documents end.
-  std::vector<std::int32_t> ids = {};
+  Index first_line = 0;         ///< json_lines, samples: number of the first one
+  /// What came of it: the ids, of samples what counts, and where in them documents end.
+  CountedIds result = {};
   std::vector<std::size_t> document_ends = {};
   Index empty_texts = 0;
 };
 
 /// The text of a JSON line. Throws DataError.
 std::string text_of(std::string_view line, const std::string& key, const std::string& path, Index number) {
-  Json json;
-  try {
-    json = Json::parse(line);
-  } catch (const nlohmann::json::parse_error& error) {
-    throw DataError(
-        "{} line {}: not valid JSON near column {}, expected one object a line, as {{\"{}\": \"...\"}}", path,
-        number, error.byte, key);
-  } catch (const nlohmann::json::exception& error) {  // a number that no type holds
-    throw DataError("{} line {}: not valid JSON: {}", path, number, error.what());
-  }
-  if (!json.is_object())
-    throw DataError("{} line {}: found a JSON {}, expected an object with the key \"{}\"", path, number,
-                    json.type_name(), key);
+  const Json json = parse_object_line(line, fmt::format("as {{\"{}\": \"...\"}}", key), path, number);
   const auto member = json.find(key);
   if (member == json.end()) {
     std::vector<std::string> keys;
@@ -66,6 +57,7 @@ class Encoder {
  public:
   Encoder(const Tokenizer& tokenizer, const TokenizeOptions& options)
       : tokenizer_(tokenizer),
+        samples_(tokenizer, options.chat_template, options.tokenizer_spec),
         json_key_(options.json_key),
         after_(tokenizer.ids_after().begin(), tokenizer.ids_after().end()) {
     // A template may put the end there already.
@@ -74,27 +66,58 @@ class Encoder {
   }
 
   void encode(Batch& batch) const {
-    if (batch.kind == Batch::Kind::json_lines) {
-      encode_lines(batch);
-    } else {
-      if (!batch.content.empty()) add_text(batch.content, batch.at_start, batch.ids);
-      if (batch.ends_document) end_document(batch, !(batch.at_start && batch.content.empty()));
+    switch (batch.kind) {
+      case Batch::Kind::text:
+        if (!batch.content.empty()) add_text(batch.content, batch.at_start, batch.result.ids);
+        if (batch.ends_document) end_document(batch, !(batch.at_start && batch.content.empty()));
+        break;
+      case Batch::Kind::json_lines:
+        for_each_line(batch, [&](std::string_view line, Index number) {
+          add_document(text_of(line, json_key_, batch.path, number), batch);
+        });
+        break;
+      case Batch::Kind::samples:
+        for_each_line(batch, [&](std::string_view line, Index number) {
+          samples_.append(line, batch.path, number, batch.result);
+          batch.document_ends.push_back(batch.result.ids.size());
+        });
+        break;
+      case Batch::Kind::rows:
+        add_rows(batch);
+        break;
     }
     std::string().swap(batch.content);
+    batch.rows = {};
   }
 
  private:
-  void encode_lines(Batch& batch) const {
+  template <class Visit>
+  static void for_each_line(const Batch& batch, Visit visit) {
     std::size_t begin = 0;
     for (Index number = batch.first_line; begin < batch.content.size(); ++number) {
       const std::size_t end = std::min(batch.content.find('\n', begin), batch.content.size());
       const std::string_view line = std::string_view(batch.content).substr(begin, end - begin);
       begin = end + 1;
-      if (trim(line).empty()) continue;
-      const std::string text = text_of(line, json_key_, batch.path, number);
-      if (!text.empty()) add_text(text, true, batch.ids);
-      end_document(batch, !text.empty());
+      if (!trim(line).empty()) visit(line, number);
     }
+  }
+
+  void add_rows(Batch& batch) const {
+    const ParquetRows& rows = batch.rows;
+    for (const std::string& text : rows.texts) add_document(text, batch);
+    for (std::size_t i = 0; i < rows.ids.size(); ++i) {
+      const auto labels =
+          rows.has_labels ? std::optional(std::span<const std::int64_t>(rows.labels[i])) : std::nullopt;
+      samples_.append_ready(rows.ids[i], labels,
+                            fmt::format("{} row {}", batch.path, rows.first_row + static_cast<Index>(i)),
+                            batch.result);
+      batch.document_ends.push_back(batch.result.ids.size());
+    }
+  }
+
+  void add_document(const std::string& text, Batch& batch) const {
+    if (!text.empty()) add_text(text, true, batch.result.ids);
+    end_document(batch, !text.empty());
   }
 
   void add_text(std::string_view text, bool at_start, std::vector<std::int32_t>& ids) const {
@@ -107,30 +130,64 @@ class Encoder {
       ++batch.empty_texts;
       return;
     }
-    batch.ids.insert(batch.ids.end(), after_.begin(), after_.end());
-    batch.document_ends.push_back(batch.ids.size());
+    batch.result.ids.insert(batch.result.ids.end(), after_.begin(), after_.end());
+    batch.document_ends.push_back(batch.result.ids.size());
   }
 
   const Tokenizer& tokenizer_;
+  const SampleEncoder samples_;
   const std::string& json_key_;
   std::vector<std::int32_t> after_;
 };
 
+/// Whether the inputs are samples of instruction data. Throws DataError where only some are.
+bool hold_samples(const std::vector<InputFile>& files, const std::string& json_key) {
+  const auto holds = [&](const InputFile& file) {
+    return file.kind == InputFile::Kind::samples ||
+           (file.kind == InputFile::Kind::parquet && ParquetFile(file.path, json_key).holds_ids());
+  };
+  const InputFile *samples = nullptr, *text = nullptr;
+  for (const InputFile& file : files)
+    if (file.bytes > 0) (holds(file) ? samples : text) = &file;
+  if (samples != nullptr && text != nullptr)
+    throw DataError(
+        "{} holds samples (messages, prompt and completion, or input_ids), {} text: tokenize them apart, and "
+        "give "
+        "data.train both",
+        samples->path, text->path);
+  return samples != nullptr;
+}
+
 /// One run over all inputs: this thread reads and writes, workers encode.
 class Job {
  public:
-  Job(std::string_view output, const Tokenizer& tokenizer, const TokenizeOptions& options)
+  Job(std::string_view output, const Tokenizer& tokenizer, const TokenizeOptions& options, bool has_mask)
       : tokenizer_(tokenizer),
         options_(options),
         encoder_(tokenizer, options),
-        writer_(output, token_type_for(tokenizer.vocab_size())),
+        writer_(output, token_type_for(tokenizer.vocab_size()), has_mask),
         workers_(options.threads, static_cast<std::size_t>(options.threads) * 3,
-                 [this](Batch& batch) { encoder_.encode(batch); }) {}
+                 [this](Batch& batch) { encoder_.encode(batch); }) {
+    counts_.has_mask = has_mask;
+  }
 
   TokenizeCounts run(const std::vector<InputFile>& files) {
     for (const InputFile& file : files) counts_.total_bytes += file.bytes;
     for (const InputFile& file : files) {
-      file.json_lines ? add_json_lines(file.path) : add_text(file.path);
+      switch (file.kind) {
+        case InputFile::Kind::text:
+          add_text(file.path);
+          break;
+        case InputFile::Kind::json_lines:
+          add_json_lines(file.path, Batch::Kind::json_lines);
+          break;
+        case InputFile::Kind::samples:
+          add_json_lines(file.path, Batch::Kind::samples);
+          break;
+        case InputFile::Kind::parquet:
+          add_parquet(file);
+          break;
+      }
       ++counts_.files;
       report(true);
     }
@@ -178,18 +235,25 @@ class Job {
     }
   }
 
-  void add_json_lines(const std::string& path) {
+  void add_json_lines(const std::string& path, Batch::Kind kind) {
     FileReader reader(path);
     std::string_view line;
-    Batch batch{.kind = Batch::Kind::json_lines, .path = path, .first_line = 1};
+    Batch batch{.kind = kind, .path = path, .first_line = 1};
     for (Index number = 1; reader.read_line(line); ++number) {
       advance(static_cast<Index>(line.size()));
       batch.content += line;
       if (static_cast<Index>(batch.content.size()) < options_.chunk_bytes) continue;
-      give(std::exchange(batch,
-                         Batch{.kind = Batch::Kind::json_lines, .path = path, .first_line = number + 1}));
+      give(std::exchange(batch, Batch{.kind = kind, .path = path, .first_line = number + 1}));
     }
     if (!batch.content.empty()) give(std::move(batch));
+  }
+
+  void add_parquet(const InputFile& file) {
+    ParquetFile parquet(file.path, options_.json_key);
+    parquet.for_each_batch(options_.chunk_bytes, [&](ParquetRows&& rows) {
+      give(Batch{.kind = Batch::Kind::rows, .rows = std::move(rows), .path = file.path});
+    });
+    advance(file.bytes);
   }
 
   /// Hands a batch to the workers, and writes what they have done.
@@ -207,32 +271,37 @@ class Job {
       return;
     }
     counts_.empty_texts += batch.empty_texts;
-    std::span<const std::int32_t> rest = batch.ids;
     std::size_t written = 0;
     for (const std::size_t end : batch.document_ends) {
-      add_ids(rest.first(end - written));
-      rest = rest.subspan(end - written);
+      add_ids(batch.result, written, end);
       written = end;
       writer_.end_document();
       sequence_tokens_ = 0;
     }
-    add_ids(rest);
+    add_ids(batch.result, written, batch.result.ids.size());
     counts_.documents = writer_.documents();
     counts_.tokens = writer_.tokens();
   }
 
-  /// Adds to the open document, and cuts over-long sequences.
-  void add_ids(std::span<const std::int32_t> ids) {
-    while (!ids.empty()) {
+  /// Adds ids [begin, end) to the open document, and cuts over-long sequences.
+  void add_ids(const CountedIds& from, std::size_t begin, std::size_t end) {
+    while (begin < end) {
       if (sequence_tokens_ == options_.max_sequence) {
         writer_.end_sequence();
         sequence_tokens_ = 0;
       }
-      const Index room = options_.max_sequence - sequence_tokens_;
-      const auto now = ids.first(static_cast<std::size_t>(std::min(room, static_cast<Index>(ids.size()))));
-      writer_.add_tokens(now);
-      sequence_tokens_ += static_cast<Index>(now.size());
-      ids = ids.subspan(now.size());
+      const auto count = static_cast<std::size_t>(
+          std::min(options_.max_sequence - sequence_tokens_, static_cast<Index>(end - begin)));
+      const auto ids = std::span(from.ids).subspan(begin, count);
+      if (counts_.has_mask) {
+        const auto counted = std::span(from.counted).subspan(begin, count);
+        writer_.add_tokens(ids, counted);
+        counts_.counted += std::count(counted.begin(), counted.end(), 1);
+      } else {
+        writer_.add_tokens(ids);
+      }
+      sequence_tokens_ += static_cast<Index>(count);
+      begin += count;
     }
   }
 
@@ -264,7 +333,7 @@ TokenizeCounts tokenize_files(std::span<const std::string> inputs, std::string_v
                               const Tokenizer& tokenizer, const TokenizeOptions& options) {
   CARTAN_ASSERT(options.max_sequence > 0 && options.chunk_bytes > 0 && options.threads > 0);
   const std::vector<InputFile> files = list_inputs(inputs, options.json_key);
-  return Job(output, tokenizer, options).run(files);
+  return Job(output, tokenizer, options, hold_samples(files, options.json_key)).run(files);
 }
 
 }  // namespace cartan::data

@@ -45,6 +45,11 @@ class ByteTokenizer final : public Tokenizer {
 
 }  // namespace
 
+void Tokenizer::append_ids_between(std::string_view text, std::optional<std::int32_t>,
+                                   std::optional<std::int32_t>, std::vector<std::int32_t>& ids) const {
+  append_ids(text, true, ids);
+}
+
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text) const {
   std::vector<std::int32_t> ids;
   append_ids(text, true, ids);

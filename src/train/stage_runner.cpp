@@ -1,5 +1,6 @@
 #include "train/stage_runner.hpp"
 
+#include <numeric>
 #include <utility>
 
 #include "cartan/core/clock.hpp"
@@ -26,6 +27,14 @@ model::StageOptions stage_options(const Config& config, const BatchShare& share,
   options.recompute_layers = recomputed_layers(config);
   if (policy == "offload") options.offload_layers = options.recompute_layers;
   return options;
+}
+
+/// Rows of sequence s of the global batch of sequences of T tokens are s T, s T + 1, ...
+void number_rows(data::MicroBatch& micro) {
+  const data::Batch& batch = micro.batch;
+  micro.batch.row_numbers.resize(narrow<std::size_t>(batch.sequences * batch.seq));
+  std::iota(micro.batch.row_numbers.begin(), micro.batch.row_numbers.end(),
+            narrow<std::int32_t>(micro.first_leaf * batch.seq));
 }
 
 }  // namespace
@@ -56,7 +65,8 @@ StageRunner::StageRunner(const Config& config, const BatchShare& share,
                of_runner.overlap),
       context_comm_(mesh.axis(comm::Axis::cp)),
       seq_(config.data.seq / config.mesh.context()),
-      window_(config.model.window) {
+      window_(config.model.window),
+      drops_(config.model.lora.rank > 0 && config.model.lora.dropout > 0) {
   const device::SequenceShape micro{config.batch.micro, seq_};
   auto options =
       stage_options(config, share, micro, model::part_of(config.model, tensor_.slice()).vocab, of_runner);
@@ -92,6 +102,7 @@ const StageRunner::HostBatch& StageRunner::load(Index micro_batch, const NextBat
     }
     next(batch.whole);
     data::set_window(batch.whole.batch, window_);
+    if (drops_) number_rows(batch.whole);
     if (context_.is_alone()) continue;
     batch.rows = rows_of_rank(batch.whole.batch, context_.rank(), context_.size());
     if (device_.kind() != device::DeviceKind::sim) check_rows(batch.rows, context_comm_);
@@ -111,12 +122,13 @@ StageRunner::InFlight& StageRunner::start(Key key, const NextBatch& next) {
   InFlight& one = in_flight_[key];
   const data::Batch& own = host.own(!context_.is_alone());
   const data::Batch& whole = host.whole.batch;
-  const std::size_t own_bytes = batch_bytes(own.sequences * own.seq, window_ > 0);
+  const std::size_t own_bytes = batch_bytes(own.sequences * own.seq, window_ > 0, drops_);
   // Starts of all rows, where they are cut.
   const std::size_t all = context_.is_alone() ? 0 : whole.document_start.size() + whole.window_start.size();
   one.integers = arena_.take(own_bytes + all * sizeof(std::int32_t));
   model::BatchView& batch = one.flight.batch;
   batch = upload(own, one.integers.data(), device_);
+  batch.dropout.seed = dropout_seed_;
   if (all == 0) return one;
   auto* next_free = reinterpret_cast<std::int32_t*>(static_cast<std::byte*>(one.integers.data()) + own_bytes);
   const auto copy = [&](const std::vector<std::int32_t>& values) {
@@ -184,9 +196,11 @@ void StageRunner::run_backward(const pipeline::Action& action, const pipeline::R
 }
 
 RunnerTimes StageRunner::train(const NextBatch& next, const RunnerHooks& hooks,
-                               const FoldPlan* embedding_plan, const float* loss_scale) {
+                               const FoldPlan* embedding_plan, const float* loss_scale,
+                               const std::uint64_t* dropout_seed) {
   times_ = {};
   loss_scale_ = loss_scale;
+  dropout_seed_ = dropout_seed;
   loaded_ = 0;
   expected_activations_.clear();
   expected_gradients_.clear();
@@ -219,6 +233,7 @@ RunnerTimes StageRunner::train(const NextBatch& next, const RunnerHooks& hooks,
 
 void StageRunner::evaluate(const NextBatch& next, const RunnerHooks& hooks) {
   times_ = {};
+  dropout_seed_ = nullptr;
   loaded_ = 0;
   expected_activations_.clear();
   posted_activations_ = 0;

@@ -60,9 +60,9 @@ class StageRunner {
               const RunnerOptions& options);
 
   /// Forward and backward of all micro-batches; gradients come out multiplied by *loss_scale, in the device's
-  /// memory (null: 1). `embedding_plan`: see shard::FlatUnits.
+  /// memory (null: 1). `embedding_plan`: see shard::FlatUnits; `dropout_seed`: see model::DropoutRows.
   RunnerTimes train(const NextBatch& next, const RunnerHooks& hooks, const FoldPlan* embedding_plan,
-                    const float* loss_scale);
+                    const float* loss_scale, const std::uint64_t* dropout_seed);
   /// Forward and losses only.
   void evaluate(const NextBatch& next, const RunnerHooks& hooks);
 
@@ -103,6 +103,7 @@ class StageRunner {
   model::ContextGroup context_;
   comm::Communicator& context_comm_;
   Index seq_, window_;
+  bool drops_;  ///< rows have numbers
   std::vector<model::Stage> stages_;
   std::vector<std::size_t> first_units_;  ///< of the stages, in the layout
   std::unique_ptr<comm::Communicator> activations_comm_, gradients_comm_;
@@ -117,6 +118,7 @@ class StageRunner {
   std::size_t posted_activations_ = 0, posted_gradients_ = 0;
   RunnerTimes times_;
   const float* loss_scale_ = nullptr;
+  const std::uint64_t* dropout_seed_ = nullptr;
 };
 
 }  // namespace cartan::train

@@ -40,6 +40,7 @@ const std::vector<Confined>& confined_libraries() {
   static const std::vector<Confined> libraries = {
       {"MPI", {"mpi.h"}, {"comm", "store"}, "", {"src/cli/main.cpp"}},
       {"Boost", {"boost/"}, {"cli"}, "", {}},
+      {"Apache Arrow", {"arrow/", "parquet/"}, {}, "", {"src/data/parquet.cpp"}},
       {"CUDA", {"cuda", "cublas", "curand", "nvtx3/"}, {}, "cuda", {}},
       {"NCCL", {"nccl"}, {}, "nccl", {}},
   };

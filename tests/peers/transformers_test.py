@@ -108,6 +108,35 @@ class Transformers(peer.Case):
                 exported = self.load_quietly(self.dir / "exported")
                 self.assertTrue(torch.equal(self.logits_of(exported), expected))
 
+    def test_adapters_are_those_of_peft(self):
+        try:
+            import peft
+        except ImportError as error:
+            self.skipTest(str(error))
+        for name, entries in {
+            "all": dict(target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
+            "some_layers": dict(target_modules=["q_proj", "down_proj"], layers_to_transform=[0, 2], use_rslora=True),
+        }.items():
+            with self.subTest(name):
+                subprocess.run(["rm", "-rf", "model", "made", "again", "merged"], cwd=self.dir, check=True)
+                base = self.make("Qwen2", {})
+                torch.manual_seed(4)
+                config = peft.LoraConfig(r=3, lora_alpha=7, init_lora_weights=False, task_type="CAUSAL_LM", **entries)
+                adapted = peft.get_peft_model(base, config)
+                expected = self.logits_of(adapted)
+                adapted.save_pretrained(self.dir / "made")
+                self.cartan("export", "--from", "made", "--base", "model", "--output", "again")
+                self.cartan("export", "--from", "made", "--base", "model", "--output", "merged", "--merge", "--dtype", "fp32")
+                found = self.logits_of_cartan("again")
+                self.assertLess((found - expected).abs().max() / expected.abs().max(), 2e-5)
+                merged = self.logits_of(self.load_quietly(self.dir / "merged"))
+                self.assertLess((merged - expected).abs().max() / expected.abs().max(), 2e-5)
+                plain = transformers.AutoModelForCausalLM.from_pretrained(
+                    self.dir / "model", dtype=torch.float32, attn_implementation="eager"
+                )
+                loaded = peft.PeftModel.from_pretrained(plain, self.dir / "again")
+                self.assertLess((self.logits_of(loaded) - expected).abs().max() / expected.abs().max(), 1e-6)
+
     def test_a_training_leaves_what_transformers_computes(self):
         self.make("Qwen2", {})
         (self.dir / "text.txt").write_text("to be or not to be, that is the question " * 60)

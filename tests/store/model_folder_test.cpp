@@ -368,6 +368,26 @@ TEST_F(Folder, PassesATokenizerAndItsTokensOn) {
   EXPECT_EQ(read_json(path_ / "new/generation_config.json")["eos_token_id"], Json({3, 5}));
 }
 
+TEST_F(Folder, NamesTheTokensThatEndATextWhereItsFilesDo) {
+  EXPECT_THAT(read_end_tokens(path_), ElementsAre());
+  put("config.json", R"({"eos_token_id": 7})");
+  EXPECT_THAT(read_end_tokens(path_), ElementsAre(7));
+  put("generation_config.json", R"({"eos_token_id": null, "temperature": 0.6})");
+  EXPECT_THAT(read_end_tokens(path_), ElementsAre(7));
+  put("generation_config.json", R"({"eos_token_id": [128001, 128009]})");
+  EXPECT_THAT(read_end_tokens(path_), ElementsAre(128001, 128009));
+  for (const char* wrong : {"\"</s>\"", "-1", "[1, 2.5]", "4294967296", "{}"}) {
+    put("generation_config.json", fmt::format(R"({{"eos_token_id": {}}})", wrong));
+    try {
+      read_end_tokens(path_);
+      ADD_FAILURE() << wrong;
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr("generation_config.json: eos_token_id = "), HasSubstr("token id")));
+    }
+  }
+}
+
 class SafetensorsHeader : public Folder {
  protected:
   /// What a file of 8 bytes with this header is refused with.

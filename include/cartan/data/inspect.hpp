@@ -13,6 +13,7 @@ struct DatasetScan {
   std::int32_t min_id = 0, max_id = 0;  ///< 0 if there are no tokens
   Index empty_documents = 0;
   Index longest_document = 0;  ///< tokens
+  Index counted_tokens = 0;    ///< with a mask
 };
 
 /// Reads every token. Throws DataError for a value that is no token id, or not below `vocab_size` if given.

@@ -51,6 +51,12 @@ class Tokenizer {
   /// Length of a prefix of `text` known to have the same ids whatever follows; 0 if there is none. Encoding
   /// such prefixes one after another gives the ids of the whole document.
   virtual std::size_t stable_prefix(std::string_view text) const = 0;
+  /// Appends the ids of the text that stands between two tokens of a template, or (none) at the start or the
+  /// end of everything. Special tokens are ordinary text in it, whatever it spells. White space at a token
+  /// that takes such along is left out, as append_ids() does. Both are ids of this tokenizer. Here:
+  /// append_ids(), for tokenizers without special tokens.
+  virtual void append_ids_between(std::string_view text, std::optional<std::int32_t> before,
+                                  std::optional<std::int32_t> after, std::vector<std::int32_t>& ids) const;
   /// Keeps a reference to this object.
   virtual std::unique_ptr<TokenDecoder> decoder(const DecodeOptions& options) const = 0;
 

@@ -68,10 +68,11 @@ class Stage {
   /// Row losses of a flight that has been forward, without gradients. With a head only.
   void loss(Flight& flight, UnitSource& units);
   /// Head, blocks and embedding in reverse. `d_output`: gradient of the output, of a stage without head.
-  /// Returns the gradient of the input, of a stage without embedding. unit_done(i) is called when the
-  /// gradients of unit i of the source are complete for this micro-batch. The loss is the sum over rows: the
-  /// caller divides by the tokens of the global batch. `input` leaves the gradients of the blocks' weights to
-  /// a later call of `weight`.
+  /// Returns the gradient of the input, of a stage without embedding; zeros where no earlier stage trains
+  /// anything. Units in front of the model's first trained one have no backward pass. unit_done(i) is called
+  /// when the gradients of unit i of the source are complete for this micro-batch. The loss is the sum over
+  /// rows: the caller divides by the tokens of the global batch. `input` leaves the gradients of the blocks'
+  /// weights to a later call of `weight`.
   device::ArenaMatrix backward(Flight& flight, UnitSource& units, device::ArenaMatrix d_output, Backward how,
                                const std::function<void(std::size_t)>& unit_done);
   /// logits fp32 [out.rows, V] of rows of a flight (`begin` first) for the V rows of the vocabulary that this

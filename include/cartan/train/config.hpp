@@ -101,6 +101,7 @@ struct CheckpointConfig {
 struct ExportConfig {
   std::string dir;             ///< export.dir: a Hugging Face folder; empty: none
   std::string dtype = "bf16";  ///< fp32 | bf16 | fp16
+  bool merge = false;          ///< adapters are added to the weights, instead of written alone
 };
 
 struct WatchConfig {

@@ -16,6 +16,8 @@ char32_t character_before(std::string_view text, std::size_t at) {
   return code_point(text, at).value;
 }
 
+}  // namespace
+
 std::size_t white_space_begin(std::string_view text, std::size_t at, std::size_t least) {
   while (at > least && is_white_space(character_before(text, at))) {
     do --at;
@@ -32,8 +34,6 @@ std::size_t white_space_end(std::string_view text, std::size_t at) {
   }
   return at;
 }
-
-}  // namespace
 
 std::vector<AddedToken> read_added_tokens(const JsonField& list, const Vocabulary& vocabulary) {
   std::vector<AddedToken> tokens;

@@ -28,6 +28,11 @@ struct AddedToken {
 /// `vocabulary`.
 std::vector<AddedToken> read_added_tokens(const JsonField& field, const Vocabulary& vocabulary);
 
+/// Where the white space that ends at `at` begins, but not before `least`; where that which begins there
+/// ends.
+std::size_t white_space_begin(std::string_view text, std::size_t at, std::size_t least);
+std::size_t white_space_end(std::string_view text, std::size_t at);
+
 /// Finds a set of tokens in a text: the leftmost first, of those the longest. Immutable.
 class TokenFinder {
  public:

@@ -80,7 +80,26 @@ class HfTokenizer final : public Tokenizer {
       if (part.id != kNoToken)
         ids.push_back(part.id);
       else
-        append_stretch(part.text, at_start, part.text.data() == text.data(), ids);
+        append_stretch(part.text, at_start, part.text.data() == text.data(), normal_tokens_, ids);
+    });
+  }
+
+  void append_ids_between(std::string_view text, std::optional<std::int32_t> before,
+                          std::optional<std::int32_t> after, std::vector<std::int32_t>& ids) const override {
+    std::string repaired;
+    if (!is_valid_utf8(text)) {
+      repaired = valid_utf8(text);
+      text = repaired;
+    }
+    if (before && takes_space(*before, &AddedToken::rstrip)) text.remove_prefix(white_space_end(text, 0));
+    if (after && takes_space(*after, &AddedToken::lstrip))
+      text = text.substr(0, white_space_begin(text, text.size(), 0));
+    raw_plain_tokens_.for_each_part(text, [&](const TokenFinder::Part& part) {
+      if (part.id != kNoToken)
+        ids.push_back(part.id);
+      else
+        append_stretch(part.text, true, !before && part.text.data() == text.data(), normal_plain_tokens_,
+                       ids);
     });
   }
 
@@ -144,6 +163,10 @@ class HfTokenizer final : public Tokenizer {
     const auto added = ids_of_added_.find(std::string(content));
     return added == ids_of_added_.end() ? std::nullopt : std::optional(added->second);
   }
+  bool takes_space(std::int32_t id, bool AddedToken::*side) const {
+    const auto added = added_.find(id);
+    return added != added_.end() && added->second.*side;
+  }
   bool has(std::int32_t id) const { return added_.count(id) > 0 || model_.vocabulary().has(id); }
 
   void add_tokens(const std::vector<AddedToken>& tokens) {
@@ -161,10 +184,18 @@ class HfTokenizer final : public Tokenizer {
     }
     raw_tokens_ = TokenFinder(raw);
     normal_tokens_ = TokenFinder(normal);
+    const auto is_special = [](const std::pair<AddedToken, std::string>& token) {
+      return token.first.special;
+    };
+    std::erase_if(raw, is_special);
+    std::erase_if(normal, is_special);
+    raw_plain_tokens_ = TokenFinder(raw);
+    normal_plain_tokens_ = TokenFinder(normal);
   }
 
-  /// A stretch between added tokens; `is_first`: it begins where the text does.
-  void append_stretch(std::string_view text, bool at_start, bool is_first,
+  /// A stretch between added tokens, in which normalized ones, `tokens`, may be; `is_first`: it begins where
+  /// the text does.
+  void append_stretch(std::string_view text, bool at_start, bool is_first, const TokenFinder& tokens,
                       std::vector<std::int32_t>& ids) const {
     std::string normal;
     const bool goes_on = is_first && !at_start;
@@ -176,8 +207,8 @@ class HfTokenizer final : public Tokenizer {
     const std::function<void(std::string_view)> encode_piece = [&](std::string_view piece) {
       append_words(piece, ids);
     };
-    if (normal_tokens_.empty()) return pre_tokenizer_.run(text, at_start && is_first, goes_on, encode_piece);
-    normal_tokens_.for_each_part(text, [&](const TokenFinder::Part& part) {
+    if (tokens.empty()) return pre_tokenizer_.run(text, at_start && is_first, goes_on, encode_piece);
+    tokens.for_each_part(text, [&](const TokenFinder::Part& part) {
       const bool begins = is_first && part.text.data() == text.data();
       if (part.id != kNoToken)
         ids.push_back(part.id);
@@ -226,6 +257,7 @@ class HfTokenizer final : public Tokenizer {
   std::unordered_map<std::int32_t, AddedToken> added_;
   std::unordered_map<std::string, std::int32_t> ids_of_added_;
   TokenFinder raw_tokens_, normal_tokens_;
+  TokenFinder raw_plain_tokens_, normal_plain_tokens_;  ///< without special tokens
   bool tokens_have_space_ = false, tokens_take_space_ = false;
   Index vocab_size_ = 0;
   std::optional<std::int32_t> end_;

@@ -42,6 +42,7 @@ class Cartan(CMakePackage, CudaPackage):
 
     version("main", branch="main")
 
+    variant("arrow", default=False, description="Read Parquet files")
     variant("tests", default=False, description="Build the tests")
     variant("benchmarks", default=False, description="Build the micro-benchmarks")
 
@@ -63,6 +64,7 @@ class Cartan(CMakePackage, CudaPackage):
     depends_on("yaml-cpp@0.7:")
     depends_on("pcre2@10.40: +jit")
     depends_on("utf8proc@2.5:")
+    depends_on("arrow@15: +parquet +snappy +zlib +zstd +lz4 +brotli", when="+arrow")
     depends_on("googletest@1.12: +gmock", when="+tests")
     depends_on("benchmark@1.7:", when="+benchmarks")
     depends_on("cuda@12.4:", when="+cuda")
@@ -79,6 +81,7 @@ class Cartan(CMakePackage, CudaPackage):
     def cmake_args(self):
         args = [
             self.define_from_variant("CARTAN_WITH_CUDA", "cuda"),
+            self.define_from_variant("CARTAN_WITH_ARROW", "arrow"),
             self.define_from_variant("CARTAN_TESTS", "tests"),
             self.define_from_variant("CARTAN_BENCHMARKS", "benchmarks"),
             self.define("CARTAN_WERROR", False),
