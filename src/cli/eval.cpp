@@ -329,7 +329,7 @@ class Eval : public Command {
       if (std::ssize(waiting) == kQuestionsAtOnce) flush();
     }
     flush();
-    const Json summary = accuracy.summary();
+    Json summary = accuracy.summary();
     if (summary["questions"] == 0) throw DataError("{}: no question", choices_);
     return summary;
   }

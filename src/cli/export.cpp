@@ -62,6 +62,7 @@ class Export : public Command {
     const train::ModelSource source(from_, mesh.world(), {.base = base_});
     model::ModelConfig config = source.config();
     if (!family_.empty()) config.family = family_;
+    if (config.max_length == 0) config.max_length = length_of(source);  // a folder must say one
     store::FolderOptions options;
     options.dtype = dtype_from_name(dtype_);
     options.overwrite = overwrite_;

@@ -1,6 +1,7 @@
 #include "cartan/train/evaluator.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <numeric>
 
@@ -11,8 +12,14 @@
 namespace cartan::train {
 namespace {
 
-// Sequences whose lengths round up to the same multiple are computed together.
-constexpr Index kLengthStep = 16;
+/// Sequences whose lengths round up to the same are computed together; of these an eighth at most is added.
+Index rounded_length(const TargetSequence& sequence, const model::ModelConfig& config) {
+  const Index length = std::ssize(sequence.ids);
+  // Where rotary frequencies go by the length, a longer sequence would be another one.
+  if (model::rope_depends_on_length(config)) return length;
+  const auto eighth = narrow<Index>(std::bit_floor(narrow<std::uint64_t>(length)) / 8);
+  return round_up(length, std::max<Index>(16, eighth));
+}
 
 std::vector<float> row_losses(const model::Flight& flight, device::Device& device) {
   std::vector<float> rows(narrow<std::size_t>(flight.batch.shape.tokens()));
@@ -135,12 +142,10 @@ LossSum evaluate_samples(const LoadedModel& model, const data::Sampler& sampler,
 std::vector<ExactSum> evaluate_sequences(const LoadedModel& model, std::span<const TargetSequence> sequences,
                                          const EvaluationPlace& place) {
   std::vector<ExactSum> sums(sequences.size());
-  // Where rotary frequencies go by the length, a longer sequence would be another one.
-  const Index step = model::rope_depends_on_length(model.config) ? 1 : kLengthStep;
   std::map<Index, std::vector<std::size_t>, std::greater<>> by_length;
   for (std::size_t i = 0; i < sequences.size(); ++i)
     if (data::counted_targets(sequences[i].targets) > 0)
-      by_length[round_up(std::ssize(sequences[i].ids), step)].push_back(i);
+      by_length[rounded_length(sequences[i], model.config)].push_back(i);
   for (const auto& entry : by_length) {
     const std::vector<std::size_t>& numbers = entry.second;
     const Index length = entry.first;

@@ -246,8 +246,10 @@ void Run::write_export() {
   if (dir.empty()) return;
   const auto begin = Clock::now();
   const ModelSource source(store::checkpoint_path(dir_, saved_.step), mesh_.world(), {.is_verified = true});
+  model::ModelConfig model = source.config();
+  if (model.max_length == 0) model.max_length = config_.data.seq;  // a folder must say one
   const store::FolderReport report =
-      export_model(source, source.config(), dir, config_.exported.merge,
+      export_model(source, model, dir, config_.exported.merge,
                    {.dtype = dtype_from_name(config_.exported.dtype),
                     .overwrite = true,
                     .tokenizer_from = tokenizer_folder(config_.data.tokenizer, config_.model.from)},

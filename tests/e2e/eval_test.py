@@ -81,6 +81,18 @@ class Texts(Eval):
         self.assertAlmostEqual(float(whole["loss"]), float(self.evaluate("--ids", "ids.json")["loss"]), places=6)
         self.assertEqual(self.evaluate("--text", "hamlet.txt", *words, "--samples", 2)["windows"], 2)
 
+    def test_packed_samples_of_any_length_go_on_any_mesh(self):
+        words = ["--data.valid", harness.corpus(7), "--seq", 33, "--samples", 20]
+        found = self.evaluate(*words)
+        self.assertEqual(self.evaluate(*words, "--pp", 3, ranks=3), found)
+        for ranks, mesh in ((2, ["--cp", 2]), (2, ["--tp", 2]), (3, ["--cp", 3])):
+            other = self.evaluate(*words, *mesh, ranks=ranks)
+            self.assertAlmostEqual(float(other["loss"]), float(found["loss"]), places=5)
+            self.assertEqual(other["targets"], found["targets"])
+        (self.dir / "grid.ini").write_text("[mesh]\ntp-grid = 2x1\ntp = 2\n")
+        result = self.cartan("eval", "--from", MODEL, *words, "--config", "grid.ini", ranks=2, expect=CONFIGURATION)
+        self.assertIn("without mesh.tp-grid", result.err)
+
     def test_without_a_length_a_window_is_what_the_model_is_made_for(self):
         self.assertEqual(self.evaluate("--text", "hamlet.txt")["window"], 512)
         self.train("run", {"run.steps": 1, "data.seq": 24})
