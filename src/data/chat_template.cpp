@@ -12,6 +12,7 @@
 #include "bpe/unicode.hpp"
 #include "cartan/core/error.hpp"
 #include "cartan/core/file.hpp"
+#include "cartan/data/utf8.hpp"
 
 namespace cartan::data {
 namespace {
@@ -120,6 +121,8 @@ ChatTemplate chat_template_of(std::string_view family) {
 
 ChatTemplate recognize_chat_template(std::string_view jinja, std::string_view bos, std::string_view eos,
                                      std::string_view where) {
+  if (!is_valid_utf8(jinja))
+    throw DataError("{}: its chat template is not UTF-8; copy the file again", where);
   ChatTemplate found;
   if (has(jinja, "<|start_header_id|>") && has(jinja, "<|eot_id|>"))
     found.family = Family::llama3;

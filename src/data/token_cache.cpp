@@ -45,7 +45,7 @@ std::uint64_t key_of(const std::string& source, const DataConfig& config) {
 std::string cached_tokens(const std::string& source, const DataConfig& config, const fs::path& folder,
                           int threads) {
   const auto tokenizer = make_tokenizer(config.tokenizer);  // whose faults come before a missing file's
-  const std::string prefix =
+  std::string prefix =
       (folder / fmt::format("{}-{:016x}", fs::path(source).stem().string(), key_of(source, config))).string();
   std::error_code error;
   if (fs::exists(prefix + ".idx", error)) {

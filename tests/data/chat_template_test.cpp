@@ -166,6 +166,7 @@ TEST(ChatTemplates, OthersAreRefusedByWhatTheyLookLike) {
   EXPECT_THAT(refusal("<|start_header_id|> <|eot_id|> Cutting Knowledge Date"), HasSubstr("Llama 3.1"));
   EXPECT_THAT(refusal("<|start_header_id|> <|eot_id|> content.split('x')"), HasSubstr("rewrites"));
   EXPECT_THAT(refusal("<|im_start|> <|im_end|> eos_token"), HasSubstr("eos_token"));
+  EXPECT_THAT(refusal("<|im_start|>system\\nYou \xff trim<|im_end|>"), HasSubstr("not UTF-8"));
 }
 
 TEST(ChatTemplates, AutoLooksBesideTheTokenizer) {

@@ -68,8 +68,8 @@ TEST_F(Packed, StoredOrderIsKeptWithoutShuffling) {
 
 TEST_F(Packed, EverySampleIsThereOnceAndFits) {
   std::mt19937 random(5);
-  std::vector<Index> lengths;
-  for (int i = 0; i < 3000; ++i) lengths.push_back(2 + static_cast<Index>(random() % 60));
+  std::vector<Index> lengths(3000);
+  for (Index& length : lengths) length = 2 + static_cast<Index>(random() % 60);
   for (const bool shuffle : {true, false}) {
     const Packing packing = packing_of(lengths, 64, shuffle);
     std::set<Index> seen;

@@ -25,6 +25,7 @@ std::vector<std::string> seeds() {
       R"(c{"prompt":"a","completion":"b\u00e9 ab","id":1})",
       R"(c{"input_ids":[1,2,257,0],"labels":[-100,2,-100,0]})",
       "j{{ bos_token }}<|im_start|>system\\nYou are.<|im_end|>",
+      "j<|im_start|>system\\nYou \xff trim<|im_end|>",
       "j'<|start_header_id|>' + message['content'] | trim + '<|eot_id|>'",
       "j<|user|>\n<|end|><|assistant|>{{ eos_token }}",
   };

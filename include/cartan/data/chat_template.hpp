@@ -43,7 +43,7 @@ ChatTemplate recognize_chat_template(std::string_view jinja, std::string_view bo
 ChatTemplate resolve_chat_template(std::string_view name, std::string_view tokenizer);
 
 struct ChatTurn {
-  std::string role, text;
+  std::string role, text;  ///< UTF-8
 };
 
 /// Immutable; may be called by several threads.

@@ -35,7 +35,7 @@ Index packed_places(const IndexedDataset& dataset, Index document, Index seq);
 /// Packs the documents [first, end) of a dataset with a mask.
 ///   shuffle  best fit, the longest samples first, equally long ones in random order
 ///   else     each row takes the next samples in stored order while they fit
-/// Memory: 8 bytes a sample for the result, twice as much while it is made.
+/// Memory: 8 bytes for each sample and row, five times as much while it is made.
 Packing pack(const IndexedDataset& dataset, IndexRange documents, Index seq, bool shuffle,
              std::uint64_t seed);
 
