@@ -18,6 +18,7 @@
 #include "cartan/train/run_device.hpp"
 #include "cartan/train/text_sources.hpp"
 #include "cli/command.hpp"
+#include "cli/id_lists.hpp"
 #include "cli/model_options.hpp"
 #include "cli/model_tokenizer.hpp"
 
@@ -25,20 +26,6 @@ namespace cartan::cli {
 namespace {
 
 using IdLists = std::vector<std::vector<std::int32_t>>;
-
-IdLists read_id_lists(const std::string& path) {
-  const Json json = read_json(path);
-  if (!json.is_array()) throw DataError("{}: expected a JSON list of lists of token ids", path);
-  IdLists lists;
-  for (const Json& list : json) {
-    auto ids = integers_of(list);
-    if (!ids)
-      throw DataError("{}: element {} is {}: expected a list of token ids", path, lists.size(),
-                      printable(list.dump()));
-    lists.push_back(std::move(*ids));
-  }
-  return lists;
-}
 
 Json to_json(const train::LossSum& sum) {
   return Json{{"loss", sum.mean()}, {"perplexity", std::exp(sum.mean())}, {"targets", sum.targets}};
@@ -335,7 +322,7 @@ class Eval : public Command {
   }
 
   Json evaluate_lists(const train::LoadedModel& model, const train::EvaluationPlace& place) const {
-    const IdLists lists = read_id_lists(ids_);
+    const IdLists lists = parse_id_lists(read_file(ids_), ids_);
     if (lists.empty()) throw DataError("{}: no list of token ids", ids_);
     std::vector<train::SequenceResult> results;
     train::LossSum total;

@@ -9,22 +9,11 @@
 #include <optional>
 
 #include "cartan/core/text.hpp"
+#include "cli/id_lists.hpp"
 #include "cli/option.hpp"
 
 namespace cartan::cli {
 namespace {
-
-using Ids = std::vector<std::int32_t>;
-
-/// Nothing where it is no list of whole numbers that can be ids.
-std::optional<Ids> ids_of(const Json& json) {
-  const auto is_id = [](const Json& id) {
-    return id.is_number_integer() && id.get<std::int64_t>() >= std::numeric_limits<std::int32_t>::min() &&
-           id.get<std::int64_t>() <= std::numeric_limits<std::int32_t>::max();
-  };
-  if (!json.is_array() || !std::all_of(json.begin(), json.end(), is_id)) return std::nullopt;
-  return json.get<Ids>();
-}
 
 Prompt empty_prompt(std::string name, const PromptDefaults& defaults) {
   return {{{}, defaults.options, std::move(name)}, {}, defaults.stops, {}};
@@ -102,12 +91,12 @@ class JsonLine {
   void take_text(const Json& value) {
     if (!value.is_string()) refuse("prompt", value, "a text");
     prompt_.text = value.get<std::string>();
-    Ids& ids = prompt_.request.prompt;
+    std::vector<std::int32_t>& ids = prompt_.request.prompt;
     ids.assign(tokenizer_.ids_before().begin(), tokenizer_.ids_before().end());
     tokenizer_.append_ids(prompt_.text, true, ids);
   }
   void take_ids(const Json& value) {
-    const auto ids = ids_of(value);
+    const auto ids = integers_of(value);
     if (!ids) refuse("ids", value, "a list of token ids");
     prompt_.request.prompt = *ids;
   }
@@ -162,17 +151,9 @@ std::vector<Prompt> prompts_of_lines(std::string_view content, const std::string
 std::vector<Prompt> prompts_of_id_lists(std::string_view content, const std::string& name,
                                         const PromptDefaults& defaults) {
   std::vector<Prompt> prompts;
-  const Json json = parse_json(content, name);
-  const auto refuse = [&](const std::string& where) {
-    throw DataError("{}: expected a JSON list of lists of token ids", where);
-  };
-  if (!json.is_array()) refuse(name);
-  for (const Json& list : json) {
-    const std::string at = fmt::format("{}: list {}", name, prompts.size());
-    const auto ids = ids_of(list);
-    if (!ids) refuse(at);
-    prompts.push_back(empty_prompt(at, defaults));
-    prompts.back().request.prompt = *ids;
+  for (std::vector<std::int32_t>& ids : parse_id_lists(content, name)) {
+    prompts.push_back(empty_prompt(fmt::format("{}: list {}", name, prompts.size()), defaults));
+    prompts.back().request.prompt = std::move(ids);
   }
   return some(std::move(prompts), name);
 }

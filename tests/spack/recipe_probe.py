@@ -30,6 +30,9 @@ PROVIDES = {
     "CUDAToolkit": "cuda",
     "PkgConfig": "pkgconfig",
     "nlohmann_json": "nlohmann-json",
+    "Arrow": "arrow",
+    "Parquet": "arrow",
+    "parquet": "arrow",
 }
 RECORD = {}
 
