@@ -102,6 +102,11 @@ ModelConfig without_adapters(ModelConfig config) {
   return config;
 }
 
+ModelConfig without_training(ModelConfig config) {
+  config.train_only = {""};  // which no parameter is called
+  return config;
+}
+
 void check_trained(const ModelConfig& config, Problems& problems) {
   check_lora(config, problems);
   if (config.train_only.empty()) return;

@@ -1,6 +1,7 @@
 #include "cartan/train/loaded_model.hpp"
 
 #include "cartan/core/narrow.hpp"
+#include "cartan/model/adapters.hpp"
 #include "cartan/pipeline/cut.hpp"
 #include "cartan/train/config.hpp"
 
@@ -15,7 +16,7 @@ LoadedModel load_model(const ModelSource& source, DType compute, device::Device&
                        const std::string& cut) {
   LoadedModel loaded;
   loaded.path = source.path();
-  loaded.config = source.config();
+  loaded.config = model::without_training(source.config());
   loaded.run = source.run();
   Problems problems;
   check_columns(loaded.config, mesh.shape(), problems);

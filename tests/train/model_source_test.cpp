@@ -7,6 +7,8 @@
 #include <algorithm>
 
 #include "cartan/core/json.hpp"
+#include "cartan/core/narrow.hpp"
+#include "cartan/model/adapters.hpp"
 #include "cartan/store/model_config_file.hpp"
 #include "cartan/train/engine.hpp"
 #include "cartan/train/evaluator.hpp"
@@ -67,6 +69,39 @@ TEST_P(ModelSourceTest, EveryMeshAndZeroStageHoldsTheParametersOfTheFiles) {
     }
 }
 
+/// What a state keeps of the parameters that nobody trains, in fp32, as tensors that are zero elsewhere.
+Tensors kept_values(const shard::FlatState& state) {
+  Tensors tensors;
+  shard::for_each_frozen_part(state.layout(),
+                              [&](std::size_t unit, const model::ParameterSpec& p, Index begin, Index end) {
+                                if (!p.stands_alone || state.layout().units()[unit].is_copy) return;
+                                const auto values = cartan::testing::download<float>(
+                                    state.device(), state.frozen(unit, p.offset + begin, end - begin).data,
+                                    narrow<std::size_t>(end - begin));
+                                Index elements = 1;
+                                for (const Index size : p.shape) elements *= size;
+                                std::vector<float>& tensor = tensors[p.name];
+                                tensor.resize(narrow<std::size_t>(elements));
+                                model::for_each_run(p, begin, end, [&](Index whole, Index part, Index count) {
+                                  std::copy_n(values.begin() + (part - begin), count, tensor.begin() + whole);
+                                });
+                              });
+  return tensors;
+}
+
+TEST_P(ModelSourceTest, ALoadedModelTakesTheMemoryOfItsTypeOnly) {
+  comm::Mesh alone = comm::Mesh::alone();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto device = cartan::testing::make_test_device(1);
+    const LoadedModel model = load_model(folder_, dtype, *device, alone);
+    const device::MemoryUsage usage = device->ledger().current();
+    const auto needed = narrow<std::size_t>(model::parameter_count(model.config)) * size_of(dtype);
+    EXPECT_GE(usage.total(), needed);
+    // Units are rounded up.
+    EXPECT_LE(usage.total(), needed + 4096 * narrow<std::size_t>(model.config.layers + 2));
+  }
+}
+
 TEST_P(ModelSourceTest, ALoadedModelHasTheUnitsAndSlicesOfItsPlaceOnly) {
   const Tensors expected = testing::read_hf_tensors(folder_);
   const int ranks = session_.world_size();
@@ -75,13 +110,13 @@ TEST_P(ModelSourceTest, ALoadedModelHasTheUnitsAndSlicesOfItsPlaceOnly) {
   const auto device = cartan::testing::make_test_device(3);
   for (const comm::MeshShape& shape : shapes) {
     comm::Mesh mesh(session_, shape, cartan::testing::test_device_kind());
-    const LoadedModel model = load_model(folder_, DType::bf16, *device, mesh);
+    const LoadedModel model = load_model(folder_, DType::f32, *device, mesh);
     // Replicas hold the same, so one at a time is put together.
     const int replica = mesh.coordinate().dp + mesh.coordinate().cp;
     for (int one = 0; one < shape.dp * shape.cp; ++one) {
-      const Tensors mine =
-          one == replica ? master_values(*model.state, &shard::GradientPart::alone) : Tensors{};
-      EXPECT_EQ(gather_tensors(model.config, mine, mesh.world()), expected) << comm::to_string(shape);
+      const Tensors mine = one == replica ? kept_values(*model.state) : Tensors{};
+      EXPECT_EQ(gather_tensors(model::without_adapters(model.config), mine, mesh.world()), expected)
+          << comm::to_string(shape);
     }
     // A copy of a tied embedding is the only unit that two stages have.
     const Index copies = model.layout->units().front().is_copy ? 1 : 0;

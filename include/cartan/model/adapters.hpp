@@ -36,6 +36,10 @@ bool has_frozen(const ModelConfig& config);
 /// The same model without adapters, all of it trained.
 ModelConfig without_adapters(ModelConfig config);
 
+/// The same model for a use that trains nothing but, at most, its adapters: its parameters then need no more
+/// memory than they have in the dtype of computing.
+ModelConfig without_training(ModelConfig config);
+
 /// Adds what is wrong with lora.* and train.only, of a model whose sizes are right.
 void check_trained(const ModelConfig& config, Problems& problems);
 
