@@ -22,6 +22,9 @@ import types
 # find_package() name -> what a recipe calls it, None for what comes with the compiler
 PROVIDES = {
     "Threads": None,
+    "Arrow": "arrow",
+    "Parquet": "arrow",
+    "parquet": "arrow",
     "hwy": "highway",
     "MPI": "mpi",
     "HDF5": "hdf5",
