@@ -1,6 +1,7 @@
 // `cartan eval`: loss and perplexity of a checkpoint.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "cartan/comm/mesh_groups.hpp"
@@ -113,14 +114,18 @@ class Eval : public Command {
  private:
   Json evaluate_data(const Parsed& parsed, const train::LoadedModel& model, device::Device& device,
                      comm::Mesh& mesh) const {
-    data::DataConfig data = parsed.config.data;
-    data.train = data.valid;
-    data.valid.clear();
-    data.shuffle = false;
-    if (!parsed.sources.contains("data.tokenizer"))
-      data.tokenizer = tokenizer_of(train::ModelSource(from_, mesh.world()));
-    data = train::with_token_files(data, {}, narrow<int>(parsed.config.run.threads), mesh.world());
-    const auto sampler = data::open_sources(data, model.config.vocab).train;
+    data::DataConfig config = parsed.config.data;
+    config.train = config.valid;
+    config.valid.clear();
+    config.shuffle = false;
+    const std::vector<data::CorpusSpec> corpora = data::parse_corpora(config.train, "data.valid");
+    const bool has_text = std::any_of(corpora.begin(), corpora.end(), [](const data::CorpusSpec& corpus) {
+      return data::is_text_source(corpus.prefix);
+    });
+    if (has_text && !parsed.sources.contains("data.tokenizer"))
+      config.tokenizer = tokenizer_of(train::ModelSource(from_, mesh.world()));
+    config = train::with_token_files(config, {}, narrow<int>(parsed.config.run.threads), mesh.world());
+    const auto sampler = data::open_sources(config, model.config.vocab).train;
     const Index samples = samples_ > 0 ? std::min(samples_, sampler->samples()) : sampler->samples();
     Json json = to_json(train::evaluate_samples(model, *sampler, samples, device, mesh.world()));
     json["samples"] = samples;
