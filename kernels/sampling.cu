@@ -246,7 +246,24 @@ __global__ void __launch_bounds__(kMostThreads)
   pick(row, kept, find_piece(row, kept, target, weight, shared), target, weight, shared, token);
 }
 
+// A thread an id. Reads 8 and writes 4 bytes an id, the logits in sectors of their own: it is the launch that
+// counts.
+__global__ void __launch_bounds__(kMostThreads)
+    penalise_repeats_kernel(float* logits, Index size, const std::int32_t* ids, Index count, float penalty) {
+  const Index i = static_cast<Index>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= count) return;
+  const Index id = ids[i];
+  if (id >= 0 && id < size) logits[id] = device::penalised(logits[id], penalty);
+}
+
 }  // namespace
+
+void penalise_repeats(device::Vector logits, std::span<const std::int32_t> ids, float penalty,
+                      cudaStream_t stream) {
+  const auto count = static_cast<Index>(ids.size());
+  launch("penalise_repeats", penalise_repeats_kernel, {blocks_for(count, kMostThreads), kMostThreads}, stream,
+         static_cast<float*>(logits.data), logits.size, ids.data(), count, penalty);
+}
 
 void sample(device::ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,
             std::span<std::int32_t> tokens, cudaStream_t stream) {

@@ -11,6 +11,8 @@
 
 namespace cartan::kernels {
 
+void penalise_repeats(device::Vector logits, std::span<const std::int32_t> ids, float penalty,
+                      cudaStream_t stream);
 void sample(device::ConstMatrix logits, std::span<const double> uniforms, const device::SamplingRule& rule,
             std::span<std::int32_t> tokens, cudaStream_t stream);
 

@@ -26,6 +26,8 @@ class Command {
   virtual CommandSpec spec() = 0;
   /// Whether run() gets an MPI session. Others work on a login node.
   virtual bool needs_mpi() const { return false; }
+  /// Whether run() gets one where a launcher started several ranks, and none otherwise.
+  virtual bool shares_a_job() const { return false; }
   /// Does the job; the options are in `parsed` and in the variables of spec(). Returns the exit code, the
   /// same on every rank. Throws Error: then the whole job ends with its code (run_program says how).
   virtual int run(Parsed& parsed, comm::Session* session) = 0;

@@ -119,7 +119,7 @@ void take_value(const Option& option, const Texts& texts, CommandLine& line) {
   const std::string text = option.is_flag ? "true" : fmt::format("{}", fmt::join(texts, " "));
   const auto same = std::find_if(line.values.begin(), line.values.end(),
                                  [&](const auto& value) { return value.first == option.key; });
-  if (same == line.values.end())
+  if (same == line.values.end() || option.is_repeated)
     line.values.emplace_back(option.key, text);
   else
     same->second = is_list(option) ? same->second + " " + text : text;

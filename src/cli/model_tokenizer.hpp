@@ -1,4 +1,5 @@
-// The tokenizer that belongs to a model, as far as a checkpoint or a folder tells.
+// What belongs to a model beside its parameters, as far as a checkpoint or a folder tells: the tokenizer, and
+// the length of texts.
 #pragma once
 
 #include <filesystem>
@@ -14,5 +15,9 @@ std::string tokenizer_of(const train::ModelSource& source);
 
 /// The folder whose tokenizer and token ids an export of the model passes on; empty where none is known.
 std::filesystem::path tokenizer_folder_of(const train::ModelSource& source);
+
+/// Tokens that an evaluation gives the model at a time, unless it is told: the model's length, but at most
+/// 2048; where that is not known, the samples' of the run that wrote the checkpoint, or 1024.
+Index length_of(const train::ModelSource& source);
 
 }  // namespace cartan::cli

@@ -77,8 +77,11 @@ bool assign(std::string& target, const Option& option, std::string_view text) {
   return true;
 }
 
-bool assign(std::vector<std::string>& target, const Option&, std::string_view text) {
-  target = split_words(text);
+bool assign(std::vector<std::string>& target, const Option& option, std::string_view text) {
+  if (option.is_repeated)
+    target.emplace_back(text);
+  else
+    target = split_words(text);
   return true;
 }
 
@@ -107,7 +110,7 @@ std::string range_text(const Range& range) {
 }  // namespace
 
 bool is_list(const Option& option) {
-  return std::holds_alternative<std::vector<std::string>*>(option.target) ||
+  return (std::holds_alternative<std::vector<std::string>*>(option.target) && !option.is_repeated) ||
          std::holds_alternative<std::vector<double>*>(option.target);
 }
 

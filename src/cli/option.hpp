@@ -42,9 +42,11 @@ struct Option {
   std::vector<std::string> words = {};  ///< the texts that are allowed; empty: any
   bool may_be_empty = false;            ///< of a text
   bool is_flag = false;                 ///< of a bool: takes no value, being there means true
-  bool is_required = false;             ///< a command's own option that must be given
+  bool is_repeated = false;  ///< of texts: each time that it is given adds one, with all its blanks
+  bool is_required = false;  ///< a command's own option that must be given
 };
 
+/// Whether one value is several words.
 bool is_list(const Option& option);
 
 /// Sets the variable. Returns what is allowed if `text` is not ("a whole number, at least 1"), and leaves the

@@ -188,6 +188,47 @@ std::vector<Option> model_options(model::ModelConfig& model) {
   };
 }
 
+std::vector<Option> lora_options(model::LoraConfig& lora) {
+  return {
+      {.key = "lora.rank",
+       .target = &lora.rank,
+       .help = "rank of adapters beside linear layers, which alone are trained (LoRA); 0: none",
+       .range = between(0, kLargestWidth)},
+      {.key = "lora.alpha",
+       .target = &lora.alpha,
+       .help = "what the adapters add is multiplied by alpha / rank",
+       .range = above(0)},
+      {.key = "lora.dropout",
+       .target = &lora.dropout,
+       .help = "share of an adapter's inputs that is left away in a training step",
+       .range = from_below(0, 1)},
+      {.key = "lora.targets",
+       .target = &lora.targets,
+       .help = "linear layers with adapters: names or patterns as in q_proj *.mlp.*; all-linear: every one",
+       .value_name = "PATTERN"},
+      {.key = "lora.layers",
+       .target = &lora.layers,
+       .help = "in which layers: all, or numbers from 0 as in 0-3,7",
+       .value_name = "LIST"},
+      {.key = "lora.from",
+       .target = &lora.from,
+       .help =
+           "a folder with adapters in PEFT's layout to go on with; the section's other keys follow from it",
+       .value_name = "FOLDER",
+       .may_be_empty = true},
+  };
+}
+
+std::vector<Option> trained_options(model::ModelConfig& model) {
+  return {{.key = "train.only",
+           .target = &model.train_only,
+           .help =
+               "parameters that are trained, and no others: names or patterns as in *.mlp.* lm_head.weight; "
+               "with lora.rank: beside the adapters; nothing: all",
+           .value_name = "PATTERN",
+           .may_be_empty = true}};
+}
+
 std::vector<Option> data_options(data::DataConfig& data) {
   return {
       {.key = "data.train",
@@ -563,8 +604,12 @@ std::vector<Option> export_options(train::ExportConfig& exported) {
            .may_be_empty = true},
           {.key = "export.dtype",
            .target = &exported.dtype,
-           .help = "type of its parameters",
-           .words = {"fp32", "bf16", "fp16"}}};
+           .help = "type of its parameters; adapters that are written alone are fp32",
+           .words = {"fp32", "bf16", "fp16"}},
+          {.key = "export.merge",
+           .target = &exported.merge,
+           .help = "of a training of adapters: the whole model with them added to its weights, instead of a "
+                   "folder of the adapters alone in PEFT's layout"}};
 }
 
 std::vector<Option> watch_options(train::WatchConfig& watch) {
@@ -601,13 +646,26 @@ std::vector<Option> nccl_options(comm::NcclConfig& nccl) {
 
 std::vector<Option> config_options(train::Config& config) {
   std::vector<Option> all;
-  for (auto& section :
-       {run_options(config.run), model_options(config.model), data_options(config.data),
-        mesh_options(config.mesh), batch_options(config.batch), zero_options(config.zero),
-        pipeline_options(config.pipeline), tensor_options(config.tensor), context_options(config.context),
-        recompute_options(config.recompute), precision_options(config.precision), hook_options(config.hook),
-        optim_options(config.optim), schedule_options(config.schedule), checkpoint_options(config.checkpoint),
-        export_options(config.exported), watch_options(config.watch), nccl_options(config.nccl)})
+  for (auto& section : {run_options(config.run),
+                        model_options(config.model),
+                        lora_options(config.model.lora),
+                        trained_options(config.model),
+                        data_options(config.data),
+                        mesh_options(config.mesh),
+                        batch_options(config.batch),
+                        zero_options(config.zero),
+                        pipeline_options(config.pipeline),
+                        tensor_options(config.tensor),
+                        context_options(config.context),
+                        recompute_options(config.recompute),
+                        precision_options(config.precision),
+                        hook_options(config.hook),
+                        optim_options(config.optim),
+                        schedule_options(config.schedule),
+                        checkpoint_options(config.checkpoint),
+                        export_options(config.exported),
+                        watch_options(config.watch),
+                        nccl_options(config.nccl)})
     all.insert(all.end(), section.begin(), section.end());
   return all;
 }
@@ -623,8 +681,7 @@ std::vector<std::string> training_sections() {
 }
 
 std::optional<std::string> later_key(std::string_view key) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> later{{
-      {"lora.", "LoRA"},
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 2> later{{
       {"checkpoint.local-dir", "node-local checkpoints"},
       {"watch.heartbeat", "watchdog"},
   }};

@@ -10,6 +10,7 @@
 #include "cartan/core/file.hpp"
 #include "cartan/core/text.hpp"
 #include "cartan/core/version.hpp"
+#include "cartan/store/adapter_folder.hpp"
 #include "cartan/train/model_source.hpp"
 #include "cli/command_line.hpp"
 #include "cli/foreign/translate.hpp"
@@ -104,14 +105,16 @@ void read_foreign_into(const std::string& path, Parsed& parsed, std::vector<Assi
   for (const std::string& line : translation.refused) problems.add("{}", line);
 }
 
+/// The text of the key's last assignment; empty without one.
+std::string last_of(const std::vector<Assignment>& assignments, std::string_view key) {
+  const auto last = std::find_if(assignments.rbegin(), assignments.rend(),
+                                 [&](const Assignment& a) { return a.key == key; });
+  return last == assignments.rend() ? std::string() : last->text;
+}
+
 /// The model that wins, a preset or one that exists, fills the whole section before any other value is set.
 void apply_model(const std::vector<Assignment>& assignments, Parsed& parsed) {
-  const auto last_of = [&](std::string_view key) {
-    const auto last = std::find_if(assignments.rbegin(), assignments.rend(),
-                                   [&](const Assignment& a) { return a.key == key; });
-    return last == assignments.rend() ? std::string() : last->text;
-  };
-  const std::string preset = last_of("model.preset"), from = last_of("model.from");
+  const std::string preset = last_of(assignments, "model.preset"), from = last_of(assignments, "model.from");
   Source source;
   if (!from.empty()) {
     if (!preset.empty())
@@ -126,8 +129,20 @@ void apply_model(const std::vector<Assignment>& assignments, Parsed& parsed) {
   }
   train::Config unused;
   for (const Option& option : config_options(unused)) {
-    if (section_of(option.key) == "model") parsed.sources[option.key] = source;
+    const std::string_view section = section_of(option.key);
+    if (section == "model" || (section == "lora" && parsed.config.model.lora.rank > 0))
+      parsed.sources[option.key] = source;
   }
+}
+
+/// Adapters that exist fill their section likewise.
+void apply_adapters(const std::vector<Assignment>& assignments, Parsed& parsed) {
+  const std::string from = last_of(assignments, "lora.from");
+  if (from.empty()) return;
+  parsed.config.model.lora = store::AdapterFolder(from).lora();
+  train::Config unused;
+  for (const Option& option : config_options(unused))
+    if (section_of(option.key) == "lora") parsed.sources[option.key] = {Source::Kind::model, from};
 }
 
 void apply(const std::vector<Assignment>& assignments, std::span<const Option> options, Sources& sources,
@@ -195,6 +210,7 @@ Parsed parse(const CommandSpec& spec, std::span<const std::string> words) {
 
   options.insert(options.end(), spec.options.begin(), spec.options.end());
   apply_model(assignments, parsed);
+  apply_adapters(assignments, parsed);
   apply(assignments, options, parsed.sources, usage, values);
   check_required(spec, assignments, usage);
   const bool is_refused = parsed.translation && !parsed.translation->refused.empty();

@@ -137,7 +137,8 @@ int run_command(Command& command, const std::vector<std::string>& words, int arg
     return 0;
   }
   Parsed parsed = parse(spec, words);
-  if (!command.needs_mpi()) return command.run(parsed, nullptr);
+  const bool is_shared = command.shares_a_job() && place.world_size > 1;
+  if (!command.needs_mpi() && !is_shared) return command.run(parsed, nullptr);
 
   store::prepare_environment();
   comm::Session session(argc, argv);

@@ -195,6 +195,13 @@ void Mesh::abandon() noexcept {
   if (state_->nccl != nullptr) state_->nccl->abort();
 }
 
+device::Buffer Mesh::allocate_exchange(device::Device& device, std::size_t size_bytes,
+                                       device::MemoryKind kind, std::string_view label) {
+  for (const Axis of : {Axis::tp, Axis::cp})
+    if (axis(of).size() > 1) return axis(of).allocate_exchange(device, size_bytes, kind, label);
+  return device.allocate(size_bytes, kind, label);
+}
+
 std::unique_ptr<Communicator> Mesh::duplicate(Communicator& of, const std::string& name) {
   return state_->split(of, 0, of.rank(), of.size(), NcclUse::on_demand, name);
 }

@@ -383,6 +383,17 @@ void sum_parts(const ConstMatrix& stacked, Index parts, const ConstMatrix& resid
   }
 }
 
+void dropout(const ConstMatrix& x, std::span<const std::int32_t> rows, const DropoutRule& rule,
+             const Matrix& out) {
+  const char* op = "dropout";
+  computes_in(op, "x", x.dtype);
+  matrix(op, "out", out, x.rows, x.cols);
+  same_type(op, "out", out.dtype, x.dtype);
+  if (rule.seed != nullptr) same(op, "numbers of rows", static_cast<Index>(rows.size()), x.rows);
+  if (rule.first_column < 0 || rule.first_column + x.cols > (Index{1} << 32))
+    throw InternalError("dropout: columns from {} on do not have numbers of 32 bits", rule.first_column);
+}
+
 void add(const Vector& y, const ConstVector& x) {
   same("add", "size of x", x.size, y.size);
   same_type("add", "x", x.dtype, DType::f32);
@@ -417,6 +428,14 @@ void scatter_add(const Vector& y, const ConstVector& values, std::span<const std
   const char* op = "scatter_add";
   floats(op, "y", y, y.size);
   floats(op, "values", values, static_cast<Index>(indices.size()));
+}
+
+void penalise_repeats(const Vector& logits, std::span<const std::int32_t> ids, float penalty) {
+  const char* op = "penalise_repeats";
+  floats(op, "logits", logits, logits.size);
+  if (std::ssize(ids) > logits.size)
+    throw InternalError("{}: {} ids of {} logits are not distinct", op, ids.size(), logits.size);
+  if (!(penalty > 0)) throw InternalError("{}: penalty {}, expected more than 0", op, penalty);
 }
 
 void sample(const ConstMatrix& logits, std::span<const double> uniforms, const SamplingRule& rule,

@@ -52,11 +52,14 @@ void square_sums(const ConstVector& x, std::span<double> sums);
 void exact_words(const char* op, std::span<const std::int64_t> words);
 void tree_sum(std::span<const float* const> values, std::span<const int> merges, Index count);
 void sum_parts(const ConstMatrix& stacked, Index parts, const ConstMatrix& residual, const Matrix& out);
+void dropout(const ConstMatrix& x, std::span<const std::int32_t> rows, const DropoutRule& rule,
+             const Matrix& out);
 void add(const Vector& y, const ConstVector& x);
 void subtract(const Vector& y, const ConstVector& x);
 void copy(const ConstMatrix& x, const Matrix& y);
 void orthonormalise_rows(const Matrix& x);
 void take_largest(const Vector& x, const Vector& values, std::span<const std::uint32_t> indices);
+void penalise_repeats(const Vector& logits, std::span<const std::int32_t> ids, float penalty);
 void scatter_add(const Vector& y, const ConstVector& values, std::span<const std::uint32_t> indices);
 void sample(const ConstMatrix& logits, std::span<const double> uniforms, const SamplingRule& rule,
             std::span<const std::int32_t> tokens);

@@ -9,6 +9,7 @@
 #include "cartan/core/json.hpp"
 #include "cartan/core/narrow.hpp"
 #include "cartan/core/text.hpp"
+#include "cartan/model/adapters.hpp"
 #include "cartan/model/parameters.hpp"
 
 namespace cartan::model {
@@ -126,6 +127,14 @@ void ModelConfig::derive(Index tokenizer_vocab) {
   if (kv_heads == 0) kv_heads = heads;
   if (head_dim == 0 && heads > 0) head_dim = hidden / heads;
   if (vocab == 0) vocab = tokenizer_vocab;
+  // Lists may be written with commas.
+  for (std::vector<std::string>* const list : {&lora.targets, &train_only}) {
+    std::vector<std::string> words;
+    for (const std::string& text : *list)
+      for (const std::string& word : split(text, ','))
+        if (!trim(word).empty()) words.emplace_back(trim(word));
+    *list = words;
+  }
 }
 
 std::vector<bool> ModelConfig::windowed_layers() const {
@@ -181,6 +190,7 @@ void check(const ModelConfig& c, Problems& problems) {
   if (!c.family.empty() && std::find(kFamilies.begin(), kFamilies.end(), c.family) == kFamilies.end())
     problems.add("model.family = {}: use one of {}", c.family, fmt::join(kFamilies, ", "));
   check_rope(c, problems);
+  check_trained(c, problems);
 }
 
 std::vector<std::string> family_names() { return {kFamilies.begin(), kFamilies.end()}; }
@@ -239,6 +249,13 @@ Json to_json(const ModelConfig& c) {
   }
   if (c.max_length > 0) json["max_length"] = c.max_length;
   if (!c.family.empty()) json["family"] = c.family;
+  if (c.lora.rank > 0)
+    json["lora"] = {{"rank", c.lora.rank},
+                    {"alpha", c.lora.alpha},
+                    {"dropout", c.lora.dropout},
+                    {"targets", c.lora.targets},
+                    {"layers", c.lora.layers}};
+  if (!c.train_only.empty()) json["train_only"] = c.train_only;
   return json;
 }
 
@@ -264,6 +281,15 @@ ModelConfig model_config_from_json(const Json& json, const std::string& where) {
     c.window_layers = json.value("window_layers", c.window_layers);
     c.max_length = json.value("max_length", c.max_length);
     c.family = json.value("family", c.family);
+    if (json.contains("lora")) {
+      const Json& lora = json.at("lora");
+      lora.at("rank").get_to(c.lora.rank);
+      lora.at("alpha").get_to(c.lora.alpha);
+      lora.at("dropout").get_to(c.lora.dropout);
+      lora.at("targets").get_to(c.lora.targets);
+      lora.at("layers").get_to(c.lora.layers);
+    }
+    c.train_only = json.value("train_only", c.train_only);
   } catch (const nlohmann::json::exception& error) {
     throw DataError("{}: the model description is incomplete or wrong: {}", where, error.what());
   }
@@ -285,7 +311,16 @@ FlopsPerToken flops_per_token(const ModelConfig& c, Index length) {
 
 Index parameter_count(const ModelConfig& config) {
   Index count = 0;
-  for (const UnitSpec& unit : describe_units(config)) count += unit.elements;
+  for (const UnitSpec& unit : describe_units(config))
+    for (const ParameterSpec& parameter : unit.parameters) count += parameter.elements();
+  return count;
+}
+
+Index trained_parameter_count(const ModelConfig& config) {
+  Index count = 0;
+  for (const UnitSpec& unit : describe_units(config))
+    for (const ParameterSpec& parameter : unit.parameters)
+      if (parameter.trained) count += parameter.elements();
   return count;
 }
 

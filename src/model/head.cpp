@@ -159,7 +159,7 @@ device::ArenaMatrix Head::loss_and_gradients(const BatchView& batch, ConstMatrix
     const device::ArenaMatrix own = work.matrix(x.rows, x.cols);
     ops.rmsnorm_forward(x, norm_weight, eps_, own, inv_rms, stream);
     const GatheredRows norm = tensor_.gather(own, batch.shape, work);
-    int depth = d_matrix.plan->depth_before;
+    int depth = d_matrix ? d_matrix.plan->depth_before : 0;
     for_each_chunk(batch.shape, [&](const Chunk& chunk) {
       const Index rows = chunk.shape.tokens();
       const device::ArenaMatrix z = work.arena.matrix(DType::f32, rows, vocab_);
@@ -173,6 +173,7 @@ device::ArenaMatrix Head::loss_and_gradients(const BatchView& batch, ConstMatrix
           row_loss.slice(chunk.first_row, rows), dz, scale, work);
       ops.linear_backward_input(dz, matrix, d_norm.row_block(chunk.first_row, rows), false, chunk.shape,
                                 stream);
+      if (!d_matrix) return;
       const FoldPlan plan = plan_of(chunk, *d_matrix.plan, depth, chunks_);
       ops.linear_backward_weight(dz, norm_rows, chunk.shape, {d_matrix.slots, d_matrix.offset, &plan}, {},
                                  stream);

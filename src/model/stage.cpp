@@ -24,7 +24,8 @@ struct Stage::State {
         work{device_, arena, options_.compute},
         specs(describe_units(config_, tensor_.slice())),
         head(config_, options_.micro, tensor_),
-        rope(make_rope_table(config_, options_.rope_positions, device_, options_.rope_rounding)) {
+        rope(make_rope_table(config_, options_.rope_positions, device_, options_.rope_rounding,
+                             options_.rope_length)) {
     const auto model_units = narrow<Index>(specs.size());
     has_embedding = range.first == 0;
     has_head = range.end == model_units;
@@ -37,7 +38,12 @@ struct Stage::State {
         CARTAN_ASSERT(host != nullptr);
         offload = std::make_unique<ActivationOffload>(device, *host);
       }
-    const Index extra = has_head && options.training ? options.head_slots - options.gradient_slots : 0;
+    while (first_trained < model_units && specs[narrow<std::size_t>(first_trained)].trained == 0)
+      ++first_trained;
+    trains_embedding = specs.front().trained > 0;
+    trains_head = config.tied ? trains_embedding : specs.back().parameter("lm_head.weight").trained;
+    const Index extra =
+        has_head && trains_head && options.training ? options.head_slots - options.gradient_slots : 0;
     head_elements = part_of(config, tensor.slice()).vocab * config.hidden;
     if (extra > 0)
       extra_head_slots =
@@ -61,11 +67,17 @@ struct Stage::State {
   Recompute recompute_of(std::size_t block) const {
     return is_listed(options.recompute_layers, block) ? options.recompute : Recompute{};
   }
+  Index model_unit(std::size_t block) const {
+    return first_unit + narrow<Index>(block) + (has_embedding ? 1 : 0);
+  }
+  /// Whether the block, or a unit in front of it, is trained: then it has a backward pass.
+  bool goes_back(std::size_t block) const { return model_unit(block) >= first_trained; }
   std::size_t block_unit(std::size_t block) const { return block + (has_embedding || has_copy ? 1 : 0); }
   std::size_t unit_count() const { return block_unit(blocks.size()) + (has_head ? 1 : 0); }
   // The caller's slots, and further ones for the states in the middle of a micro-batch.
   std::vector<float*> head_slots(const device::GradientView& gradient) const {
     std::vector<float*> slots;
+    if (!trains_head) return slots;
     for (float* slot : gradient.slots) slots.push_back(slot + gradient.offset);
     for (int i = options.gradient_slots; i < options.head_slots; ++i)
       slots.push_back(extra_head_slots.as<float>() + (i - options.gradient_slots) * head_elements);
@@ -79,10 +91,12 @@ struct Stage::State {
   }
   void backward_embedding(Flight& flight, UnitSource& source,
                           const std::function<void(std::size_t)>& unit_done) {
-    const GatheredRows rows = tensor.gather(flight.d_embedded, flight.batch.shape, work);
-    ops().embedding_backward(flight.batch.tokens, rows.view, flight.batch.shape,
-                             first_vocabulary_row(config, tensor.slice()), head_elements / config.hidden,
-                             source.gradient(0), stream());
+    if (trains_embedding) {
+      const GatheredRows rows = tensor.gather(flight.d_embedded, flight.batch.shape, work);
+      ops().embedding_backward(flight.batch.tokens, rows.view, flight.batch.shape,
+                               first_vocabulary_row(config, tensor.slice()), head_elements / config.hidden,
+                               source.gradient(0), stream());
+    }
     unit_done(0);
   }
 
@@ -97,6 +111,8 @@ struct Stage::State {
   Head head;
   RopeTable rope;
   bool has_embedding = false, has_head = false, has_copy = false;
+  Index first_trained = 0;  ///< of the model's units
+  bool trains_embedding = false, trains_head = false;
   std::unique_ptr<ActivationOffload> offload;
   Index head_elements = 0;
   device::Buffer extra_head_slots;
@@ -137,14 +153,15 @@ void Stage::forward(Flight& flight, UnitSource& units, bool keeps) {
   flight.offloaded.resize(keeps && s.offload ? s.blocks.size() : 0);
   for (std::size_t i = 0; i < s.blocks.size(); ++i) {
     BlockActivations passing;
-    BlockActivations& saved = keeps ? flight.blocks[i] : passing;
+    const bool keeps_block = keeps && s.goes_back(i);
+    BlockActivations& saved = keeps_block ? flight.blocks[i] : passing;
     saved.x = std::move(x);
     x = s.boundary(batch.shape);
     const HeldUnit unit(units, s.block_unit(i));
     if (s.block_unit(i) + 1 < s.unit_count()) units.prefetch(s.block_unit(i) + 1);
-    s.blocks[i].forward(batch, *unit, s.rope, saved, x, keeps, s.work);
+    s.blocks[i].forward(batch, *unit, s.rope, saved, x, keeps_block, s.work);
     Block::forget(saved, s.recompute_of(i));
-    if (!flight.offloaded.empty() && s.is_listed(s.options.offload_layers, i))
+    if (keeps_block && !flight.offloaded.empty() && s.is_listed(s.options.offload_layers, i))
       s.offload->send(saved, flight.offloaded[i]);
   }
   if (s.offload) s.offload->release();
@@ -166,7 +183,7 @@ ArenaMatrix Stage::backward(Flight& flight, UnitSource& units, ArenaMatrix d_out
   const BatchView& batch = flight.batch;
   if (how == Backward::weight) {
     for (std::size_t i = s.blocks.size(); i-- > 0;) {
-      {
+      if (s.goes_back(i)) {
         const HeldUnit unit(units, s.block_unit(i));
         s.blocks[i].backward_weight(batch, *unit, flight.blocks[i], flight.gradients[i], s.work);
       }
@@ -181,11 +198,12 @@ ArenaMatrix Stage::backward(Flight& flight, UnitSource& units, ArenaMatrix d_out
   if (s.has_head) {
     const HeldHead head(s.config, s.specs.back(), units, s.unit_count() - 1,
                         s.head_elements / s.config.hidden);
-    const device::GradientView& gradient = head.unit().gradient;
-    const std::vector<float*> slots = s.head_slots(head.unit().matrix_gradient);
+    const device::GradientView& to_matrix = head.unit().matrix_gradient;
+    const std::vector<float*> slots = s.head_slots(to_matrix);
+    const device::GradientView matrix{slots, 0, s.trains_head ? to_matrix.plan : nullptr};
     flight.row_loss = s.work.arena.vector(DType::f32, batch.shape.tokens());
     dx = s.head.loss_and_gradients(batch, flight.output, head.norm(), head.matrix(), flight.row_loss,
-                                   flight.loss_scale, gradient, {slots, 0, gradient.plan}, s.work);
+                                   flight.loss_scale, head.norm_gradient(), matrix, s.work);
   }
   if (s.has_head) {
     unit_done(s.unit_count() - 1);
@@ -196,18 +214,25 @@ ArenaMatrix Stage::backward(Flight& flight, UnitSource& units, ArenaMatrix d_out
   const bool apart = how == Backward::input;
   if (apart) flight.gradients.resize(s.blocks.size());
   for (std::size_t i = s.blocks.size(); i-- > 0;) {
+    if (!s.goes_back(i)) {
+      dx.reset();
+      if (!apart) unit_done(s.block_unit(i));
+      continue;
+    }
     BlockGradients gradients;
     gradients.d_out = std::move(dx);
     {
       const HeldUnit unit(units, s.block_unit(i));
-      if (i > 0) units.prefetch(s.block_unit(i) - 1);
+      const bool goes_on = s.model_unit(i) > s.first_trained;
+      if (goes_on && i > 0) units.prefetch(s.block_unit(i) - 1);
       if (s.offload) {
         s.offload->fetch(flight.offloaded[i], flight.blocks[i], s.work.arena);
-        if (i > 0) s.offload->fetch(flight.offloaded[i - 1], flight.blocks[i - 1], s.work.arena);
+        if (goes_on && i > 0) s.offload->fetch(flight.offloaded[i - 1], flight.blocks[i - 1], s.work.arena);
         s.offload->arrive(flight.offloaded[i]);
       }
       s.blocks[i].recompute(batch, *unit, s.rope, flight.blocks[i], s.recompute_of(i), s.work);
-      dx = s.blocks[i].backward_input(batch, *unit, s.rope, flight.blocks[i], gradients, !apart, s.work);
+      dx = s.blocks[i].backward_input(batch, *unit, s.rope, flight.blocks[i], gradients, !apart, goes_on,
+                                      s.work);
       if (!apart) s.blocks[i].backward_weight(batch, *unit, flight.blocks[i], gradients, s.work);
     }
     if (apart) {
@@ -217,7 +242,13 @@ ArenaMatrix Stage::backward(Flight& flight, UnitSource& units, ArenaMatrix d_out
       unit_done(s.block_unit(i));
     }
   }
-  if (!s.has_embedding) return dx;
+  if (!s.has_embedding) {
+    if (s.first_unit > s.first_trained) return dx;
+    dx.reset();
+    ArenaMatrix nothing = s.boundary(batch.shape);
+    s.ops().fill_zero({nothing.data, nothing.dtype, nothing.rows * nothing.cols}, s.stream());
+    return nothing;
+  }
   flight.d_embedded = std::move(dx);
   if (!apart) s.backward_embedding(flight, units, unit_done);
   if (!apart) flight.d_embedded.reset();
@@ -226,12 +257,14 @@ ArenaMatrix Stage::backward(Flight& flight, UnitSource& units, ArenaMatrix d_out
 
 void Stage::logits(const Flight& flight, UnitSource& units, Index begin, Matrix out) {
   State& s = *state_;
-  CARTAN_ASSERT(s.tensor.is_alone());
-  const HeldHead head(s.config, s.specs.back(), units, s.unit_count() - 1, s.config.vocab);
-  const ArenaMatrix norm = s.work.matrix(out.rows, s.config.hidden);
-  s.ops().rmsnorm_forward(flight.output.row_block(begin, out.rows), head.norm(),
-                          static_cast<float>(s.config.norm_eps), norm, {}, s.stream());
-  s.ops().linear_forward(norm, head.matrix(), {}, out, false, {1, out.rows}, s.stream());
+  CARTAN_ASSERT(s.has_head);
+  const HeldHead head(s.config, s.specs.back(), units, s.unit_count() - 1, s.head_elements / s.config.hidden);
+  const ArenaMatrix own = s.work.matrix(flight.output.rows, s.config.hidden);
+  s.ops().rmsnorm_forward(flight.output, head.norm(), static_cast<float>(s.config.norm_eps), own, {},
+                          s.stream());
+  const GatheredRows norm = s.tensor.gather(own, flight.batch.shape, s.work);
+  s.ops().linear_forward(norm.view.row_block(begin, out.rows), head.matrix(), {}, out, false, {1, out.rows},
+                         s.stream());
 }
 
 }  // namespace cartan::model

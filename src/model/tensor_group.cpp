@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "cartan/core/narrow.hpp"
-#include "model/linear.hpp"
 
 namespace cartan::model {
 
@@ -23,10 +22,11 @@ comm::ByteView bytes_of(const Matrix& m) {
 
 }  // namespace
 
-TensorGroup::TensorGroup(comm::Communicator& comm, TensorOverlap overlap)
+TensorGroup::TensorGroup(comm::Communicator& comm, TensorOverlap overlap, TensorRows rows)
     : comm_(comm.size() > 1 ? &comm : nullptr),
       slice_{comm.rank(), comm.size()},
-      overlap_(std::move(overlap)) {}
+      overlap_(std::move(overlap)),
+      rows_(rows) {}
 
 // Groups of whole sequences where there are enough of them, else runs of rows of each sequence.
 std::vector<TensorGroup::Chunk> TensorGroup::chunks_of(SequenceShape shape) const {
@@ -47,7 +47,7 @@ std::vector<TensorGroup::Chunk> TensorGroup::chunks_of(SequenceShape shape) cons
 GatheredRows TensorGroup::gather(ConstMatrix own, SequenceShape shape, const Workplace& work,
                                  const UseRows& use) const {
   GatheredRows all;
-  if (is_alone()) {
+  if (is_alone() || has_all_rows()) {
     all.view = own;
     if (use) use(all, 0, shape);
     return all;
@@ -90,6 +90,15 @@ GatheredRows TensorGroup::gather(ConstMatrix own, SequenceShape shape, const Wor
 
 void TensorGroup::sum_to_owners(ConstMatrix partial, ConstMatrix residual, Matrix out, SequenceShape shape,
                                 const Workplace& work) const {
+  if (has_all_rows()) {
+    const ArenaMatrix received =
+        work.arena.matrix(partial.dtype, slice_.count * shape.tokens(), partial.cols);
+    const Matrix sent{const_cast<void*>(partial.data), partial.dtype, partial.rows, partial.cols,
+                      partial.stride};
+    comm_->all_gather(bytes_of(sent), bytes_of(received), work.stream());
+    work.ops().sum_parts(received, slice_.count, residual, out, work.stream());
+    return;
+  }
   const Index each = own_rows(shape).length;
   const ArenaMatrix received = work.arena.matrix(partial.dtype, shape.length, partial.cols);
   for (Index s = 0; s < shape.sequences; ++s) {
@@ -106,7 +115,7 @@ void TensorGroup::sum_to_owners(ConstMatrix partial, ConstMatrix residual, Matri
 void TensorGroup::make_and_sum(Index cols, ConstMatrix residual, Matrix out, SequenceShape shape,
                                const Workplace& work, const MakeRows& make) const {
   const Index each = own_rows(shape).length;
-  const auto chunks = chunks_of(shape);
+  const auto chunks = has_all_rows() ? std::vector<Chunk>(1) : chunks_of(shape);
   if (chunks.size() == 1) {
     const ArenaMatrix partial = work.matrix(shape.tokens(), cols);
     make(0, shape, partial);
@@ -152,45 +161,45 @@ void TensorGroup::make_and_sum(Index cols, ConstMatrix residual, Matrix out, Seq
   arrive(last);
 }
 
-GatheredRows TensorGroup::column_split_product(ConstMatrix own, ConstMatrix w, ConstVector bias, Matrix out,
-                                               SequenceShape shape, const Fp8Linear& fp8,
-                                               const Workplace& work) const {
+GatheredRows TensorGroup::column_split_product(ConstMatrix own, const Linear& linear, Matrix out,
+                                               SequenceShape shape, const Workplace& work) const {
   return gather(own, shape, work, [&](const GatheredRows& all, Index begin, SequenceShape rows) {
-    linear_forward(all.view.row_block(begin, rows.tokens()), w, bias, out.row_block(begin, rows.tokens()),
-                   false, rows, fp8, work);
+    linear.forward(all.view.row_block(begin, rows.tokens()), out.row_block(begin, rows.tokens()), false,
+                   begin, rows, work);
   });
 }
 
-void TensorGroup::row_split_product(ConstMatrix x, ConstMatrix w, ConstMatrix residual, Matrix out,
-                                    SequenceShape shape, const Fp8Linear& fp8, const Workplace& work) const {
+void TensorGroup::row_split_product(ConstMatrix x, const Linear& linear, ConstMatrix residual, Matrix out,
+                                    SequenceShape shape, const Workplace& work) const {
   if (is_alone()) {
     work.ops().copy(residual, out, work.stream());
-    linear_forward(x, w, {}, out, true, shape, fp8, work);
+    linear.forward(x, out, true, 0, shape, work);
     return;
   }
-  make_and_sum(w.rows, residual, out, shape, work, [&](Index begin, SequenceShape rows, Matrix part) {
-    linear_forward(x.row_block(begin, rows.tokens()), w, {}, part, false, rows, fp8, work);
+  make_and_sum(out.cols, residual, out, shape, work, [&](Index begin, SequenceShape rows, Matrix part) {
+    linear.forward(x.row_block(begin, rows.tokens()), part, false, begin, rows, work);
   });
 }
 
-ArenaMatrix TensorGroup::input_gradient(ConstMatrix dy, ConstMatrix w, SequenceShape shape,
-                                        const Fp8Linear& fp8, const Workplace& work) const {
-  ArenaMatrix own = work.matrix(own_rows(shape).tokens(), w.cols);
+ArenaMatrix TensorGroup::input_gradient(ConstMatrix dy, const Linear& linear, SequenceShape shape,
+                                        const Workplace& work) const {
+  const Index cols = linear.layer().cols();
+  ArenaMatrix own = work.matrix(own_rows(shape).tokens(), cols);
   const auto make = [&](Index begin, SequenceShape rows, Matrix part) {
-    linear_backward_input(dy.row_block(begin, rows.tokens()), w, part, rows, fp8, work);
+    linear.backward_input(dy.row_block(begin, rows.tokens()), part, begin, rows, work);
   };
   if (is_alone())
     make(0, shape, own);
   else
-    make_and_sum(w.cols, {}, own, shape, work, make);
+    make_and_sum(cols, {}, own, shape, work, make);
   return own;
 }
 
-GatheredRows TensorGroup::output_gradient(ConstMatrix own, ConstMatrix w, Matrix dx, SequenceShape shape,
-                                          const Fp8Linear& fp8, const Workplace& work) const {
+GatheredRows TensorGroup::output_gradient(ConstMatrix own, const Linear& linear, Matrix dx,
+                                          SequenceShape shape, const Workplace& work) const {
   return gather(own, shape, work, [&](const GatheredRows& all, Index begin, SequenceShape rows) {
-    linear_backward_input(all.view.row_block(begin, rows.tokens()), w, dx.row_block(begin, rows.tokens()),
-                          rows, fp8, work);
+    linear.backward_input(all.view.row_block(begin, rows.tokens()), dx.row_block(begin, rows.tokens()), begin,
+                          rows, work);
   });
 }
 

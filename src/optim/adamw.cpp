@@ -116,9 +116,11 @@ void AdamW::update(std::size_t index, Index update, double lr, double gradient_s
   const auto& parameters = unit.spec->parameters;
   // Neighbours with the same decay are one range.
   for (std::size_t i = 0; i < parameters.size();) {
+    if (!parameters[i].trained) break;  // and so are all that follow
     std::size_t next = i;
     Index end = parameters[i].offset;
-    while (next < parameters.size() && parameters[next].decayed == parameters[i].decayed)
+    while (next < parameters.size() && parameters[next].trained &&
+           parameters[next].decayed == parameters[i].decayed)
       end += parameters[next++].elements();
     step.weight_decay = parameters[i].decayed ? static_cast<float>(config_.weight_decay) : 0.0f;
     const Index begin = std::clamp(parameters[i].offset, owned.begin, owned.end);

@@ -21,19 +21,6 @@ StageUnits units_of_stages(const model::ModelConfig& config, const std::vector<m
   return units;
 }
 
-/// Elements of a unit on the place of tensor parallelism that has most of it: what several places share is
-/// then cut at the same elements on all of them.
-Index FlatLayout::largest_part(const model::ModelConfig& config, model::TensorSlice tensor, Index number) {
-  if (largest_.empty()) {
-    largest_.resize(specs_.size(), 0);
-    for (int place = 0; place < tensor.count; ++place) {
-      const auto units = model::describe_units(config, {place, tensor.count});
-      for (std::size_t u = 0; u < units.size(); ++u) largest_[u] = std::max(largest_[u], units[u].elements);
-    }
-  }
-  return largest_[narrow<std::size_t>(number)];
-}
-
 GradientPart FlatLayout::make_part(const std::string& name, Index elements, Index begin) {
   GradientPart part{name, elements, begin, {0, elements}, {}, owned_gradients_};
   part.alone = comm::chunk_range(elements, place_.rank, place_.size, place_.width);
@@ -50,30 +37,48 @@ FlatLayout::FlatLayout(const model::ModelConfig& config, const StageUnits& units
     : specs_(model::describe_units(config, tensor)), life_(life), place_(place) {
   CARTAN_ASSERT(place.size % place.width == 0);
   const Index head = std::ssize(specs_) - 1;
-  // Blocks have equal sizes.
+  const auto is_block = [&](Index number) { return number > 0 && number < head; };
+  // Blocks of which different parameters are trained differ in size.
+  Index largest_block = 0;
+  for (const Index number : units.numbers)
+    if (is_block(number))
+      largest_block = std::max<Index>(
+          largest_block, round_up(specs_[narrow<std::size_t>(number)].trained, device::kSumBlock));
   std::vector<Index> shared;
   std::size_t turn = 0;
   const std::size_t places = life == GradientLife::fused ? 1 : 2;
   for (const Index number : units.numbers) {
     const model::UnitSpec& spec = specs_[narrow<std::size_t>(number)];
-    const Index elements = largest_part(config, tensor, number);
-    const Index size = round_up(elements, device::kSumBlock);
-    const bool shares = life != GradientLife::step && number > 0 && number < head;
+    const Index size = round_up(spec.trained, device::kSumBlock);
+    const bool shares = life != GradientLife::step && is_block(number);
     Index begin = gradient_elements_;
     if (shares && shared.size() == places) {
       begin = shared[turn++ % places];
     } else {
       if (shares) shared.push_back(begin);
-      gradient_elements_ += size;
+      gradient_elements_ += shares ? largest_block : size;
     }
-    FlatUnit unit{number, &spec, parameter_elements_, make_part(spec.name, elements, begin),
-                  number == 0 && units.embedding_is_copy};
-    parameter_elements_ += size;
+    FlatUnit unit;
+    unit.number = number;
+    unit.spec = &spec;
+    unit.elements = std::max(spec.trained, spec.elements);
+    unit.parameter_begin = parameter_elements_;
+    unit.frozen = {spec.trained, unit.elements};
+    if (place_.stage >= 3) {
+      const LeafRange own =
+          comm::chunk_range(unit.elements - spec.trained, place_.rank % place_.width, place_.width);
+      unit.frozen = {spec.trained + own.begin, spec.trained + own.end};
+    }
+    unit.frozen_begin = frozen_elements_;
+    frozen_elements_ += round_up(unit.frozen.end - unit.frozen.begin, device::kSumBlock);
+    unit.gradient = make_part(spec.name, spec.trained, begin);
+    unit.is_copy = number == 0 && units.embedding_is_copy;
+    parameter_elements_ += round_up(unit.elements, device::kSumBlock);
     units_.push_back(std::move(unit));
   }
   owned_elements_ = owned_gradients_;
   const bool has_head = !units.numbers.empty() && units.numbers.back() == head;
-  if (!config.tied || !has_head || units.embedding_is_copy) return;
+  if (!config.tied || !has_head || units.embedding_is_copy || specs_.front().trained == 0) return;
   if (life == GradientLife::fused) {
     tied_ = units_.front().gradient;
   } else {
@@ -86,7 +91,13 @@ FlatLayout::FlatLayout(const model::ModelConfig& config, const StageUnits& units
 Index FlatLayout::largest_unit(bool embedding) const {
   Index largest = 0;
   for (const FlatUnit& unit : units_)
-    if ((unit.number == 0) == embedding) largest = std::max(largest, unit.gradient.elements);
+    if ((unit.number == 0) == embedding) largest = std::max(largest, unit.elements);
+  return largest;
+}
+
+Index FlatLayout::largest_gradient() const {
+  Index largest = 0;
+  for (const FlatUnit& unit : units_) largest = std::max(largest, unit.gradient.elements);
   return largest;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cartan/core/convert.hpp"
 #include "cartan/core/narrow.hpp"
 
 namespace cartan::shard {
@@ -27,6 +28,7 @@ FlatState::FlatState(const FlatLayout& layout, const FlatStateOptions& options, 
                      const ShardGroups& groups)
     : layout_(layout), options_(options), device_(device), groups_(groups) {
   const DType compute = options.compute;
+  CARTAN_ASSERT(layout.gradient_life() != GradientLife::fused || layout.frozen_elements() == 0);
   const bool casts_units = layout.gradient_life() == GradientLife::fused && compute != DType::f32;
   const bool gathers_units = layout.place().stage >= 3;
   // What operations reach slowly is brought into windows, as if it were gathered.
@@ -61,6 +63,9 @@ FlatState::FlatState(const FlatLayout& layout, const FlatStateOptions& options, 
     whole_ = own(compute, layout.parameter_elements(), MemoryKind::parameters, "parameters",
                  options.offload_parameters);
   }
+  if ((gathers_units || copies_units) && layout.frozen_elements() > 0)
+    frozen_ = own(compute, layout.frozen_elements(), MemoryKind::parameters, "own frozen parameters",
+                  options.offload_parameters);
   if (compute != DType::f32)
     master_ = own(DType::f32, owned, MemoryKind::master, "master parameters", options.offload_states);
   else if (gathers_units || copies_units)
@@ -110,8 +115,21 @@ Vector FlatState::compute(std::size_t unit, Index begin, Index count) const {
 }
 
 Vector FlatState::whole(std::size_t unit, Index begin, Index count) const {
-  if (whole_.data() == nullptr) return owned(shards_, options_.compute, unit, begin, count);
+  if (whole_.data() == nullptr)
+    return begin < layout_.units()[unit].gradient.elements
+               ? owned(shards_, options_.compute, unit, begin, count)
+               : frozen(unit, begin, count);
   return {device::advance(whole_.data(), options_.compute, layout_.units()[unit].parameter_begin + begin),
+          options_.compute, count};
+}
+
+Vector FlatState::frozen(std::size_t unit, Index begin, Index count) const {
+  const FlatUnit& flat = layout_.units()[unit];
+  CARTAN_ASSERT(begin >= flat.frozen.begin && begin + count <= flat.frozen.end);
+  if (frozen_.data() == nullptr)
+    return {device::advance(whole_.data(), options_.compute, flat.parameter_begin + begin), options_.compute,
+            count};
+  return {device::advance(frozen_.data(), options_.compute, flat.frozen_begin + begin - flat.frozen.begin),
           options_.compute, count};
 }
 
@@ -150,6 +168,7 @@ void FlatState::clear() {
   fill(whole_, options_.compute);  // the gaps between units too
   fill(master_, DType::f32);
   fill(shards_, options_.compute);
+  fill(frozen_, options_.compute);
   fill(moments_, DType::f32);
 }
 
@@ -157,18 +176,28 @@ void FlatState::initialise(const model::ModelConfig& config, std::uint64_t seed)
   device::Stream& stream = device_.compute_stream();
   clear();
   std::vector<float> host;
+  std::vector<std::byte> converted;
+  const auto fill = [&](const model::ParameterSpec& parameter, Index begin, Index end, const auto& place_of) {
+    model::for_each_run(parameter, begin, end, [&](Index whole, Index part, Index count) {
+      for (Index done = 0; done < count; done += kPiece) {
+        const Index now = std::min(kPiece, count - done);
+        host.resize(narrow<std::size_t>(now));
+        model::initial_values(config, parameter, seed, whole + done, host);
+        const Vector to = place_of(parameter.offset + part + done, now);
+        converted.resize(bytes_of(to.dtype, now));
+        convert_floats(host, to.dtype, converted);
+        device_.copy_in(to.data, converted.data(), converted.size(), stream);
+      }
+    });
+  };
   for_each_part(layout_, &GradientPart::owned,
                 [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
-                  model::for_each_run(parameter, begin, end, [&](Index whole, Index part, Index count) {
-                    for (Index done = 0; done < count; done += kPiece) {
-                      const Index now = std::min(kPiece, count - done);
-                      host.resize(narrow<std::size_t>(now));
-                      model::initial_values(config, parameter, seed, whole + done, host);
-                      device_.copy_in(master(unit, parameter.offset + part + done, now).data, host.data(),
-                                      bytes_of(DType::f32, now), stream);
-                    }
-                  });
+                  fill(parameter, begin, end, [&](Index at, Index count) { return master(unit, at, count); });
                 });
+  for_each_frozen_part(
+      layout_, [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
+        fill(parameter, begin, end, [&](Index at, Index count) { return frozen(unit, at, count); });
+      });
   refresh_compute();
 }
 
@@ -185,13 +214,13 @@ void FlatState::refresh_compute() {
   device_.compute_stream().synchronize();
 }
 
-std::vector<comm::ByteView> FlatState::parts_of(void* base, std::size_t unit) const {
-  const Index elements = layout_.units()[unit].gradient.elements;
+std::vector<comm::ByteView> FlatState::parts_of(void* base, LeafRange elements) const {
   std::vector<comm::ByteView> parts;
   for (int r = 0; r < groups_.shard->size(); ++r) {
-    const LeafRange chunk = comm::chunk_range(elements, r, groups_.shard->size());
-    parts.emplace_back(static_cast<std::byte*>(device::advance(base, options_.compute, chunk.begin)),
-                       bytes_of(options_.compute, chunk.end - chunk.begin));
+    const LeafRange chunk = comm::chunk_range(elements.end - elements.begin, r, groups_.shard->size());
+    parts.emplace_back(
+        static_cast<std::byte*>(device::advance(base, options_.compute, elements.begin + chunk.begin)),
+        bytes_of(options_.compute, chunk.end - chunk.begin));
   }
   return parts;
 }
@@ -206,10 +235,12 @@ void FlatState::join_tied_gradient() {
 }
 
 void FlatState::publish(std::size_t unit) {
-  if (layout_.place().stage == 0 || whole_.data() == nullptr) return;
+  const FlatUnit& flat = layout_.units()[unit];
+  if (layout_.place().stage == 0 || whole_.data() == nullptr || flat.gradient.elements == 0) return;
   groups_.stream->wait(device_.compute_stream().record());
-  void* base = device::advance(whole_.data(), options_.compute, layout_.units()[unit].parameter_begin);
-  published_.push_back(groups_.shard->all_gather_parts(parts_of(base, unit), *groups_.stream));
+  void* base = device::advance(whole_.data(), options_.compute, flat.parameter_begin);
+  published_.push_back(
+      groups_.shard->all_gather_parts(parts_of(base, {0, flat.gradient.elements}), *groups_.stream));
 }
 
 void FlatState::forget_gathered() {
@@ -256,17 +287,28 @@ FlatState::Window* FlatState::fill_window(std::size_t unit) {
   window->last_use = ++uses_;
   void* base = window->memory.data();
   const FlatUnit& flat = layout_.units()[unit];
+  const auto place = [&](LeafRange elements) {
+    return Vector{device::advance(base, options_.compute, elements.begin), options_.compute,
+                  elements.end - elements.begin};
+  };
   const LeafRange own = flat.gradient.owned;
   const Index count = own.end - own.begin;
   const Vector from = shards_.data() != nullptr ? owned(shards_, options_.compute, unit, own.begin, count)
                                                 : master(unit, own.begin, count);
-  const Vector to{device::advance(base, options_.compute, own.begin), options_.compute, count};
-  device::Event own_part = bring(from, to);
-  window->ready = own_part;
-  if (layout_.place().stage >= 3) {
-    groups_.stream->wait(own_part);
-    window->ready = groups_.shard->all_gather_parts(parts_of(base, unit), *groups_.stream);
+  window->ready = bring(from, place(own));
+  const bool has_frozen = flat.elements > flat.gradient.elements;
+  if (has_frozen) {
+    const LeafRange kept = flat.frozen;
+    window->ready = bring(frozen(unit, kept.begin, kept.end - kept.begin), place(kept));
   }
+  if (layout_.place().stage < 3) return window;
+  groups_.stream->wait(window->ready);
+  if (flat.gradient.elements > 0)
+    window->ready =
+        groups_.shard->all_gather_parts(parts_of(base, {0, flat.gradient.elements}), *groups_.stream);
+  if (has_frozen)
+    window->ready = groups_.shard->all_gather_parts(parts_of(base, {flat.gradient.elements, flat.elements}),
+                                                    *groups_.stream);
   return window;
 }
 
@@ -303,10 +345,14 @@ model::UnitView FlatUnits::acquire(std::size_t index) {
   model::UnitView view{parameters, state_.options_.compute, gradient(index), {}};
   const bool is_last = flat.number + 1 == state_.layout_.model_units();
   if (!is_last) return view;
-  const model::ParameterSpec& last = flat.spec->parameters.back();
-  if (last.name == "lm_head.weight") {
-    view.matrix_gradient = view.gradient.at(last.offset);
-  } else if (const auto& tied = state_.layout_.tied_gradient()) {
+  for (const model::ParameterSpec& parameter : flat.spec->parameters) {
+    if (parameter.name != "lm_head.weight") continue;
+    if (parameter.trained) view.matrix_gradient = view.gradient.at(parameter.offset);
+    return view;
+  }
+  if (state_.layout_.units()[first_].spec->trained == 0 && state_.layout_.units()[first_].number == 0)
+    return view;  // the tied matrix is not trained
+  if (const auto& tied = state_.layout_.tied_gradient()) {
     if (plan_ != nullptr) state_.wait_until_free(*tied);
     view.matrix_gradient = {state_.slots_, tied->begin, plan_};
   } else {  // of the embedding's copy, which comes first

@@ -16,7 +16,8 @@ void check(const HookConfig& config, Problems& problems) {
 std::vector<HookedPart> hooked_parts(const FlatLayout& layout) {
   CARTAN_ASSERT(layout.gradient_life() == GradientLife::step);
   std::vector<HookedPart> parts;
-  for (const FlatUnit& unit : layout.units()) parts.push_back({&unit.gradient, unit.spec});
+  for (const FlatUnit& unit : layout.units())
+    if (unit.gradient.elements > 0) parts.push_back({&unit.gradient, unit.spec});
   if (layout.tied_gradient()) parts.push_back({&*layout.tied_gradient(), layout.units().front().spec});
   return parts;
 }

@@ -13,7 +13,7 @@ namespace {
 /// The most elements that a GradientSum is asked for at a time.
 Index most_elements(const FlatLayout& layout, Index bucket_elements) {
   if (layout.place().stage == 0) return std::min(bucket_elements, layout.gradient_elements());
-  return std::max(layout.largest_unit(true), layout.largest_unit(false));
+  return layout.largest_gradient();
 }
 
 }  // namespace
@@ -50,6 +50,7 @@ void GradientReducer::unit_ready(std::size_t unit, LeafRange leaves, bool last) 
   const bool is_transient = state_.layout().gradient_life() == GradientLife::transient;
   if (!last && !is_transient) return;
   for_each_part(unit, [&](const GradientPart& part) {
+    if (part.elements == 0) return;
     if (compresses_)
       pending_.push_back(hook_->exchange(part));
     else if (state_.layout().place().stage == 0)

@@ -91,6 +91,7 @@ class PowerSgd : public GradientHook {
     Plan plan;
     plan.right = {right, right};
     for (const model::ParameterSpec& p : hooked.spec->parameters) {
+      if (!p.trained) break;
       const Index begin = hooked.part->begin + p.offset;
       if (p.part.size() != 2 || rank_ * (p.part[0] + p.part[1]) >= p.elements()) {
         if (!plan.rest.empty() && plan.rest.back().begin + plan.rest.back().count == begin)

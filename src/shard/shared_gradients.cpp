@@ -22,7 +22,7 @@ SharedGradients::SharedGradients(FlatState& state, comm::Mesh& mesh, bool is_tie
     const LeafRange owned = units[u].gradient.owned;
     // Groups are made on every rank, whether or not it owns a part.
     for (const model::ParameterSpec& parameter : units[u].spec->parameters)
-      if (parameter.sharers > 1) group_of(parameter.sharers);
+      if (parameter.trained && parameter.sharers > 1) group_of(parameter.sharers);
     for_each_part_in(units[u], owned, [&](const model::ParameterSpec& parameter, Index begin, Index end) {
       if (parameter.sharers == 1) return;
       comm::Communicator* group = group_of(parameter.sharers);

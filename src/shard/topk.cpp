@@ -17,7 +17,9 @@ class TopK : public GradientHook {
   TopK(const ExchangePlace& place, double fraction) : place_(place), residuals_(make_residuals(place)) {
     Index most = 0;
     for (const HookedPart& hooked : hooked_parts(place.state.layout())) {
-      const Index elements = hooked.spec->elements;
+      Index elements = 0;
+      for (const model::ParameterSpec& parameter : hooked.spec->parameters)
+        if (parameter.trained) elements += parameter.elements();
       const Index wanted = std::llround(fraction * static_cast<double>(elements));
       const Size size{elements, std::min(elements, std::max<Index>(1, wanted))};
       sizes_[hooked.part->begin] = size;

@@ -57,6 +57,22 @@ void convert(std::span<const std::byte> bytes, float* out, Convert&& to) {
 /// Sorted by key: an object that keeps the order of its keys compares each new one with all.
 using Header = nlohmann::json;
 
+/// A list of at least `least` whole numbers that each fit an Index. What the library makes of a large
+/// fraction is not defined.
+std::vector<Index> whole_numbers(const Header& entry, const char* key, std::size_t least,
+                                 const std::string& tensor, const std::string& where) {
+  std::vector<Index> numbers;
+  const Header& list = entry.at(key);
+  const auto fits = [](const Header& number) {
+    return number.is_number_unsigned() && std::in_range<Index>(number.get<std::uint64_t>());
+  };
+  if (!list.is_array() || list.size() < least || !std::all_of(list.begin(), list.end(), fits))
+    throw DataError("{}: tensor {} has {} = {}, expected a list of whole numbers", where, tensor, key,
+                    list.dump());
+  for (const Header& number : list) numbers.push_back(number.get<Index>());
+  return numbers;
+}
+
 /// The header; a name twice is an error, which the parser would pass over.
 Header parse_header(std::string_view text, const std::string& where) {
   std::unordered_set<std::string> names;
@@ -150,16 +166,17 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : path_(path
       if (known == kNames.end())
         throw DataError("{}: tensor {} has dtype {}, which cartan does not read", where, name, dtype);
       tensor.dtype = known->second;
-      entry.at("shape").get_to(tensor.shape);
-      const auto begin = entry.at("data_offsets").at(0).get<std::uint64_t>();
-      const auto end = entry.at("data_offsets").at(1).get<std::uint64_t>();
+      tensor.shape = whole_numbers(entry, "shape", 0, name, where);
+      const std::vector<Index> offsets = whole_numbers(entry, "data_offsets", 2, name, where);
+      const auto begin = static_cast<std::size_t>(offsets.at(0)),
+                 end = static_cast<std::size_t>(offsets.at(1));
       const auto elements = elements_of(tensor.shape);
       if (begin > end || end > data.size() || !elements || *elements > data.size() ||
           *elements * size_of(tensor.dtype) != end - begin)
         throw DataError(
             "{}: tensor {}: bytes {} to {} do not fit its shape or the file's {} bytes of data (truncated?)",
             where, name, begin, end, data.size());
-      tensor.bytes = data.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
+      tensor.bytes = data.subspan(begin, end - begin);
       numbers_.emplace(name, tensors_.size());
       tensors_.push_back(std::move(tensor));
     } catch (const nlohmann::json::exception& error) {

@@ -150,20 +150,7 @@ void check_slices(const Config& config, Problems& problems) {
   const model::ModelConfig& model = config.model;
   const Index tp = config.mesh.columns();
   if (model.heads < 1 || model.kv_heads < 1) return;
-  const char* key = config.mesh.rows == 1 ? "mesh.tp" : "columns of mesh.tp-grid";
-  if (!heads_split(model, tp)) {
-    std::string fitting;
-    for (Index n = 1; n <= model.heads; ++n)
-      if (heads_split(model, n)) fitting += fmt::format("{}{}", fitting.empty() ? "" : ", ", n);
-    problems.add(
-        "{} = {} cannot split model.heads = {} with model.kv-heads = {}: it must divide the heads, and "
-        "divide or be a multiple of the key/value heads: use one of {}",
-        key, tp, model.heads, model.kv_heads, fitting);
-  }
-  if (model.ffn < tp)
-    problems.add("{} = {} is more than model.ffn = {}: use at most that", key, tp, model.ffn);
-  if (model.vocab < tp)
-    problems.add("{} = {} is more than model.vocab = {}: use at most that", key, tp, model.vocab);
+  check_columns(model, config.mesh, problems);
   if (!heads_split(model, tp)) return;
   try {
     const std::string why =
@@ -238,6 +225,24 @@ std::vector<bool> recomputed_layers(const Config& config) {
 
 Index micro_batches(const Config& config) {
   return config.batch.global / (config.batch.micro * config.mesh.dp);
+}
+
+void check_columns(const model::ModelConfig& model, const comm::MeshShape& mesh, Problems& problems) {
+  const Index tp = mesh.columns();
+  const char* key = mesh.rows == 1 ? "mesh.tp" : "columns of mesh.tp-grid";
+  if (!heads_split(model, tp)) {
+    std::string fitting;
+    for (Index n = 1; n <= model.heads; ++n)
+      if (heads_split(model, n)) fitting += fmt::format("{}{}", fitting.empty() ? "" : ", ", n);
+    problems.add(
+        "{} = {} cannot split model.heads = {} with model.kv-heads = {}: it must divide the heads, and "
+        "divide or be a multiple of the key/value heads: use one of {}",
+        key, tp, model.heads, model.kv_heads, fitting);
+  }
+  if (model.ffn < tp)
+    problems.add("{} = {} is more than model.ffn = {}: use at most that", key, tp, model.ffn);
+  if (model.vocab < tp)
+    problems.add("{} = {} is more than model.vocab = {}: use at most that", key, tp, model.vocab);
 }
 
 void check_batch(Config& config, Problems& problems) {

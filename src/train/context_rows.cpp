@@ -33,6 +33,7 @@ data::Batch rows_of_rank(const data::Batch& whole, int rank, int ranks) {
       copy(whole.positions, rows.positions);
       copy(whole.document_start, rows.document_start);
       if (!whole.window_start.empty()) copy(whole.window_start, rows.window_start);
+      if (!whole.row_numbers.empty()) copy(whole.row_numbers, rows.row_numbers);
     }
   return rows;
 }

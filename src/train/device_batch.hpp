@@ -12,10 +12,11 @@
 
 namespace cartan::train {
 
-/// Bytes that upload needs for micro-batches of up to `tokens` tokens, of a model with layers that see a
-/// window or without.
-inline std::size_t batch_bytes(Index tokens, bool has_window) {
-  return (has_window ? 5 : 4) * narrow<std::size_t>(tokens) * sizeof(std::int32_t);
+/// Bytes that upload needs for micro-batches of up to `tokens` tokens, which have a start of the window, or
+/// numbers of rows, or not.
+inline std::size_t batch_bytes(Index tokens, bool has_window, bool has_numbers = false) {
+  return (4 + (has_window ? 1 : 0) + (has_numbers ? 1 : 0)) * narrow<std::size_t>(tokens) *
+         sizeof(std::int32_t);
 }
 
 /// Copies a micro-batch into `memory`; `host` must live until the compute stream has passed this point.
@@ -35,6 +36,7 @@ inline model::BatchView upload(const data::Batch& host, void* memory, device::De
   view.positions = copy(host.positions);
   view.document_start = copy(host.document_start);
   if (!host.window_start.empty()) view.window_start = copy(host.window_start);
+  if (!host.row_numbers.empty()) view.dropout.numbers = copy(host.row_numbers);
   return view;
 }
 

@@ -7,6 +7,8 @@
 
 #include "cartan/core/clock.hpp"
 #include "cartan/core/narrow.hpp"
+#include "cartan/core/random.hpp"
+#include "cartan/model/adapters.hpp"
 #include "cartan/model/head.hpp"
 #include "cartan/pipeline/cut.hpp"
 #include "cartan/shard/replica_check.hpp"
@@ -40,7 +42,7 @@ std::vector<model::StageRange> ranges_of(const Config& config, const pipeline::S
 
 bool updates_are_fused(const Config& config, Index micro_batches) {
   return config.optim.fused == "auto" && config.optim.clip <= 0 && micro_batches == 1 &&
-         config.mesh.size() == 1 && !config.precision.scaling().enabled;
+         config.mesh.size() == 1 && !config.precision.scaling().enabled && !model::has_frozen(config.model);
 }
 
 /// Rows of a step whose losses a rank computes.
@@ -97,7 +99,7 @@ struct Engine::State {
               config.zero.prefetch, config.zero.offload != "none", config.zero.offload == "all"},
              device, {&plane, shard_group ? shard_group.get() : &plane, &communication_stream()}),
         fp8(make_fp8_scales(config, device)),
-        runner(config, share, ranges, schedule, flat, fp8.get(), device, mesh, arenas, overlap),
+        runner(config, share, ranges, schedule, flat, fp8.get(), device, mesh, arenas, {.overlap = overlap}),
         optimizer(config.optim, flat),
         scaler(config.precision.scaling(), loss_share(config), device),
         reducer(flat, plane, replicas.get(),
@@ -107,6 +109,10 @@ struct Engine::State {
                 communication_stream()),
         shared(flat, mesh, config.model.tied),
         replica_check(flat, plane, replicas.get(), shared),
+        dropout_seed(
+            config.model.lora.rank > 0 && config.model.lora.dropout > 0
+                ? device.allocate(sizeof(std::uint64_t), device::MemoryKind::workspace, "seed of dropout")
+                : device::Buffer()),
         losses(device, loss_rows(config, ranges, schedule.micro_batches)) {
     pipeline::validate(schedule);
     // The look-up's gradient goes on top of the head's, which is in the slot already.
@@ -118,6 +124,13 @@ struct Engine::State {
 
   device::Stream& communication_stream() { return communication ? *communication : device.compute_stream(); }
   bool scales_loss() const { return config.precision.scaling().enabled; }
+  /// Null without dropout.
+  const std::uint64_t* seed() const { return dropout_seed.as<std::uint64_t>(); }
+  void set_dropout_seed(Index update) {
+    if (dropout_seed.data() == nullptr) return;
+    host_seed = RandomStream(config.run.seed, "dropout").bits(narrow<std::uint64_t>(update));
+    device.copy_in(dropout_seed.data(), &host_seed, sizeof host_seed, device.compute_stream());
+  }
   const FoldPlan* embedding_plan() const { return fused && layout.tied_gradient() ? &tied_plan : nullptr; }
 
   [[noreturn]] void throw_without_targets() const {
@@ -168,7 +181,8 @@ struct Engine::State {
     hooks.losses = [&](const data::Batch& rows, Index first_leaf, const model::Flight& flight) {
       if (first_leaf <= leaf && leaf < first_leaf + rows.sequences) output = first_nonfinite_output(flight);
     };
-    runner.train([&](data::MicroBatch& batch) { batch = kept[next++]; }, hooks, embedding_plan(), nullptr);
+    runner.train([&](data::MicroBatch& batch) { batch = kept[next++]; }, hooks, embedding_plan(), nullptr,
+                 seed());
     throw_nonfinite_loss(update, leaf, agree(output).value_or("none"));
   }
 
@@ -223,9 +237,9 @@ struct Engine::State {
       for (auto* array : {&batch.tokens, &batch.targets, &batch.document_start, &batch.positions})
         array->assign(narrow<std::size_t>(batch.sequences * batch.seq), 0);
     };
-    runner.train(fake, {}, embedding_plan(), scaler.of_loss());
+    runner.train(fake, {}, embedding_plan(), scaler.of_loss(), seed());
     m = 0;
-    runner.evaluate(fake, {[](const data::Batch&, Index, const model::Flight&) {}, {}});
+    runner.evaluate(fake, {.losses = [](const data::Batch&, Index, const model::Flight&) {}});
   }
 
   Config config;
@@ -250,23 +264,13 @@ struct Engine::State {
   shard::SharedGradients shared;
   shard::ReplicaCheck replica_check;
   // Of the step under way.
+  device::Buffer dropout_seed;
+  std::uint64_t host_seed = 0;
   StepLosses losses;
   std::vector<data::MicroBatch> kept;  ///< for diagnosis
   FoldPlan tied_plan;
   comm::AbandonOnFailure abandon{mesh};  // the last: the others wait for the device when they go
 };
-
-namespace {
-
-/// Memory for the activations of a rank, where peers of its layers' collectives reach it directly.
-device::Buffer allocate_arena(std::size_t bytes, device::Device& device, comm::Mesh& mesh) {
-  for (const comm::Axis axis : {comm::Axis::tp, comm::Axis::cp})
-    if (mesh.axis(axis).size() > 1)
-      return mesh.axis(axis).allocate_exchange(device, bytes, device::MemoryKind::activations, "activations");
-  return device.allocate(bytes, device::MemoryKind::activations, "activations");
-}
-
-}  // namespace
 
 StepArenas Engine::plan_arenas(const Config& config, device::Device& device, comm::Mesh& mesh) {
   const auto sim = device::make_sim_device(device::device_kind_from_name(config.run.device),
@@ -275,7 +279,8 @@ StepArenas Engine::plan_arenas(const Config& config, device::Device& device, com
   State rehearsal(config, *sim, imagined, false,
                   {std::make_unique<device::Arena>(), std::make_unique<device::Arena>()});
   rehearsal.rehearse();
-  return {std::make_unique<device::Arena>(allocate_arena(rehearsal.arenas.device->peak(), device, mesh)),
+  return {std::make_unique<device::Arena>(mesh.allocate_exchange(
+              device, rehearsal.arenas.device->peak(), device::MemoryKind::activations, "activations")),
           std::make_unique<device::Arena>(
               device.allocate_offloaded(rehearsal.arenas.host->peak(), "activations that wait"))};
 }
@@ -306,6 +311,7 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
   s.reducer.begin_step(update);
   s.optimizer.begin_step();
   if (s.fp8) s.fp8->begin_step();
+  s.set_dropout_seed(update);
   double fused_scale = 0;
   RunnerHooks hooks;
   hooks.losses = [&](const data::Batch& rows, Index first_leaf, const model::Flight& flight) {
@@ -335,7 +341,7 @@ StepResult Engine::train_step(Index update, double lr, const NextBatch& next) {
     s.kept[micro_batches++] = batch;
   };
   const RunnerTimes times =
-      s.runner.train(keeps ? keeping : next, hooks, s.embedding_plan(), s.scaler.of_loss());
+      s.runner.train(keeps ? keeping : next, hooks, s.embedding_plan(), s.scaler.of_loss(), s.seed());
   result.times.data = times.data;
   result.times.compute = times.compute - times.wait;
   result.times.pipeline = times.wait;
@@ -383,10 +389,10 @@ std::string Engine::find_replica_difference() {
 LossSum Engine::evaluate(const NextBatch& next) {
   State& s = *state_;
   s.losses.clear();
-  s.runner.evaluate(next, {[&](const data::Batch& rows, Index first_leaf, const model::Flight& flight) {
-                             s.losses.collect(rows, first_leaf, flight);
-                           },
-                           {}});
+  s.runner.evaluate(next,
+                    {.losses = [&](const data::Batch& rows, Index first_leaf, const model::Flight& flight) {
+                      s.losses.collect(rows, first_leaf, flight);
+                    }});
   s.losses.read();
   const Index targets = s.total_targets();
   return {s.total_loss(), targets};

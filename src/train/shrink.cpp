@@ -3,8 +3,11 @@
 #include <bit>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "cartan/core/narrow.hpp"
+#include "cartan/core/text.hpp"
+#include "cartan/model/adapters.hpp"
 #include "cartan/model/block.hpp"
 #include "cartan/model/context_group.hpp"
 #include "cartan/model/parameters.hpp"
@@ -105,6 +108,33 @@ Index shrink_sequence(const comm::MeshShape& mesh) {
   return round_up(kSequence, unit);
 }
 
+/// Adapters and trained parameters of the same kinds, in some of the layers where they are in some.
+void shrink_trained(model::ModelConfig& toy, const Config& config) {
+  model::LoraConfig& lora = toy.lora;
+  lora.from.clear();
+  if (const auto named = parse_ranges(lora.layers, config.model.layers))
+    lora.layers = shrink_chosen(*named, toy.layers);
+  // Patterns may name layers that a toy does not have.
+  const auto keep_known = [&](std::vector<std::string>& patterns, const std::vector<std::string>& otherwise,
+                              std::vector<std::string>& tried) {
+    if (patterns.empty()) return;
+    std::vector<std::string> kept;
+    for (const std::string& pattern : std::vector<std::string>(patterns)) {
+      tried = {pattern};
+      Problems problems;
+      model::check_trained(toy, problems);
+      if (problems.empty()) kept.push_back(pattern);
+    }
+    tried = kept.empty() ? otherwise : kept;
+  };
+  std::vector<std::string> only = std::exchange(toy.train_only, {});
+  if (lora.rank > 0) {
+    std::vector<std::string> targets = lora.targets;
+    keep_known(targets, {"q_proj", "v_proj"}, lora.targets);
+  }
+  keep_known(only, {"model.layers.1.*"}, toy.train_only);
+}
+
 void shrink_batch(BatchConfig& toy, const Config& config) {
   const Index stages = config.mesh.pp, most = std::max(kMicroBatches, 2 * stages);
   const Index count = micro_batches(config);
@@ -135,6 +165,7 @@ Config shrink(const Config& config) {
     model.window = std::min(model.window, kWindow);
     model.window_layers = shrink_chosen(config.model.windowed_layers(), model.layers);
   }
+  shrink_trained(model, config);
   shrink_batch(toy.batch, config);
   toy.zero.bucket_mb = std::min(toy.zero.bucket_mb, kBucketMb);
   toy.precision.loss_scale_power = std::min<int>(toy.precision.loss_scale_power, kPower);

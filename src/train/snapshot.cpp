@@ -2,12 +2,18 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <exception>
 #include <functional>
+#include <mutex>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
 
+#include "cartan/core/convert.hpp"
 #include "cartan/core/json.hpp"
 #include "cartan/core/narrow.hpp"
+#include "cartan/model/adapters.hpp"
 
 namespace cartan::train {
 namespace {
@@ -23,9 +29,6 @@ constexpr std::array kParts{Part{"model/", &shard::FlatState::master},
 
 constexpr const char* kFp8History = "fp8/amax_history";
 
-/// Reads elements [first, first + count) of a whole parameter.
-using ReadElements = std::function<void(Index first, Index count, float* out)>;
-
 /// Reads elements [begin, end) of a parameter's part into `out`. Where they lie in short runs, whole rows are
 /// read and the columns picked.
 void read_part(const ReadElements& read, const model::ParameterSpec& parameter, Index begin, Index end,
@@ -34,7 +37,7 @@ void read_part(const ReadElements& read, const model::ParameterSpec& parameter, 
   const Index row = parameter.part.back(), whole_row = parameter.shape.back();
   if (row == whole_row || row >= kLongRun || parameter.tensor_dim != 1) {
     model::for_each_run(parameter, begin, end, [&](Index whole, Index part, Index count) {
-      read(whole, count, out + (part - begin));
+      read(parameter, whole, count, out + (part - begin));
     });
     return;
   }
@@ -43,7 +46,7 @@ void read_part(const ReadElements& read, const model::ParameterSpec& parameter, 
   for (Index first = begin / row; first * row < end; first += rows_at_once) {
     const Index count = std::min<Index>(rows_at_once, ceil_div(end, row) - first);
     rows.resize(narrow<std::size_t>(count * whole_row));
-    read(first * whole_row, count * whole_row, rows.data());
+    read(parameter, first * whole_row, count * whole_row, rows.data());
     const Index from = std::max(begin, first * row), to = std::min(end, (first + count) * row);
     model::for_each_run(parameter, from, to, [&](Index whole, Index part, Index length) {
       std::copy_n(rows.data() + (whole - first * whole_row), length, out + (part - begin));
@@ -51,44 +54,90 @@ void read_part(const ReadElements& read, const model::ParameterSpec& parameter, 
   }
 }
 
-/// The same into memory of the device, in pieces through the host where that cannot write there.
+/// The same into memory of the device, in `to`'s type, in pieces through the host where that cannot read
+/// right into it.
 void load_part(const ReadElements& read, const model::ParameterSpec& parameter, LeafRange elements,
                device::Vector to, device::Device& device) {
-  if (device.kind() == device::DeviceKind::cpu) {
+  if (device.kind() == device::DeviceKind::cpu && to.dtype == DType::f32) {
     read_part(read, parameter, elements.begin, elements.end, static_cast<float*>(to.data));
     return;
   }
   constexpr Index kPiece = Index{1} << 24;
   std::vector<float> host;
+  std::vector<std::byte> converted;
   for (Index begin = elements.begin; begin < elements.end; begin += kPiece) {
     const Index count = std::min(kPiece, elements.end - begin);
     host.resize(narrow<std::size_t>(count));
     read_part(read, parameter, begin, begin + count, host.data());
-    device.copy_in(device::advance(to.data, DType::f32, begin - elements.begin), host.data(),
-                   host.size() * sizeof(float), device.compute_stream());
+    converted.resize(host.size() * size_of(to.dtype));
+    convert_floats(host, to.dtype, converted);
+    device.copy_in(device::advance(to.data, to.dtype, begin - elements.begin), converted.data(),
+                   converted.size(), device.compute_stream());
   }
 }
 
-/// Fills what `state` owns of one of its buffers, parameter by parameter.
-void load_parts(const Part& to, shard::FlatState& state,
-                const std::function<ReadElements(const model::ParameterSpec&)>& reader_of) {
+/// Runs all of `tasks` on up to `threads` threads; the first failure is rethrown.
+void run_all(const std::vector<std::function<void()>>& tasks, int threads) {
+  std::atomic<std::size_t> next = 0;
+  std::exception_ptr failure;
+  std::mutex mutex;
+  const auto work = [&] {
+    try {
+      for (std::size_t i = next++; i < tasks.size(); i = next++) tasks[i]();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+      next = tasks.size();
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (int i = 1; i < std::min(threads, narrow<int>(tasks.size())); ++i) helpers.emplace_back(work);
+    work();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+/// Fills parts of parameters in pieces that the device's threads share: reading a file that is mapped, new
+/// memory and conversions keep more than one of them busy. `place_of` gives the memory of elements of a unit.
+class PartLoader {
+ public:
+  PartLoader(const ReadElements& read, shard::FlatState& state) : read_(read), state_(state) {}
+
+  template <class PlaceOf>
+  void add(const model::ParameterSpec& parameter, Index begin, Index end, const PlaceOf& place_of) {
+    constexpr Index kPiece = Index{1} << 22;
+    for (Index first = begin; first < end; first += kPiece) {
+      const Index last = std::min(first + kPiece, end);
+      tasks_.emplace_back([this, &parameter, first, last, to = place_of(first, last - first)] {
+        load_part(read_, parameter, {first, last}, to, state_.device());
+      });
+    }
+  }
+  void run() const { run_all(tasks_, state_.device().threads()); }
+
+ private:
+  const ReadElements& read_;
+  shard::FlatState& state_;
+  std::vector<std::function<void()>> tasks_;
+};
+
+void add_owned(const Part& to, shard::FlatState& state, PartLoader& loader) {
   shard::for_each_part(state.layout(), &shard::GradientPart::owned,
                        [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
-                         load_part(reader_of(parameter), parameter, {begin, end},
-                                   (state.*to.view)(unit, parameter.offset + begin, end - begin),
-                                   state.device());
+                         loader.add(parameter, begin, end, [&](Index first, Index count) {
+                           return (state.*to.view)(unit, parameter.offset + first, count);
+                         });
                        });
 }
 
-void load_part_of(const store::CheckpointReader& reader, const Part& part, shard::FlatState& state) {
-  load_parts(part, state, [&](const model::ParameterSpec& parameter) -> ReadElements {
-    const std::string name = part.prefix + parameter.name;
-    const store::TensorInfo& info = reader.tensor(name);
-    if (info.shape != parameter.shape || info.dtype != DType::f32)
-      throw DataError("{}: {} has shape [{}] in {}, expected [{}] in fp32", reader.path().string(), name,
-                      fmt::join(info.shape, ", "), name_of(info.dtype), fmt::join(parameter.shape, ", "));
-    return [&reader, name](Index first, Index count, float* out) { reader.read(name, first, count, out); };
-  });
+/// Names of the matrices of adapters.
+std::vector<std::string> adapters_of(const model::ModelConfig& config) {
+  std::vector<std::string> names;
+  for (const model::UnitSpec& unit : model::describe_units(config))
+    for (const model::ParameterSpec& parameter : unit.parameters)
+      if (model::is_adapter(parameter.name)) names.push_back(parameter.name);
+  return names;
 }
 
 }  // namespace
@@ -104,6 +153,9 @@ Json to_json(const RunState& state, const model::ModelConfig& model, Index tree_
                           {"hysteresis_left", state.loss_scale->hysteresis_left},
                           {"skipped", state.loss_scale->skipped},
                           {"skipped_steps", state.skipped}};
+  if (state.base)
+    json["base"] = {
+        {"path", state.base->path}, {"seed", state.base->seed}, {"fingerprint", state.base->fingerprint}};
   return json;
 }
 
@@ -123,6 +175,13 @@ RunState run_state_from_json(const Json& json, const std::string& where) {
       scale.at("skipped").get_to(to.skipped);
       scale.at("skipped_steps").get_to(state.skipped);
     }
+    if (json.contains("base")) {
+      const Json& from = json.at("base");
+      BaseModel& base = state.base.emplace();
+      from.at("path").get_to(base.path);
+      from.at("seed").get_to(base.seed);
+      from.at("fingerprint").get_to(base.fingerprint);
+    }
   } catch (const nlohmann::json::exception& error) {
     throw DataError("{}: the state is incomplete: {}", where, error.what());
   }
@@ -135,7 +194,7 @@ std::vector<store::TensorInfo> checkpoint_tensors(const model::ModelConfig& mode
   for (const Part& part : kParts)
     for (const model::UnitSpec& unit : model::describe_units(model))
       for (const model::ParameterSpec& parameter : unit.parameters)
-        tensors.push_back({part.prefix + parameter.name, DType::f32, parameter.shape});
+        if (parameter.trained) tensors.push_back({part.prefix + parameter.name, DType::f32, parameter.shape});
   if (fp8 != nullptr) tensors.push_back({kFp8History, DType::f32, fp8->history_shape()});
   return tensors;
 }
@@ -175,11 +234,25 @@ void read_parameter(const store::CheckpointReader& reader, const std::string& pa
   reader.read(parameter_path(parameter), first, count, out);
 }
 
+void check_tensor(const store::CheckpointReader& reader, const std::string& name,
+                  const std::vector<Index>& shape) {
+  const store::TensorInfo& info = reader.tensor(name);
+  if (info.shape != shape || info.dtype != DType::f32)
+    throw DataError("{}: {} has shape [{}] in {}, expected [{}] in fp32", reader.path().string(), name,
+                    fmt::join(info.shape, ", "), cartan::name_of(info.dtype), fmt::join(shape, ", "));
+}
+
 void check_same_model(const model::ModelConfig& found, const std::filesystem::path& path,
                       const model::ModelConfig& wanted) {
   // What training does not depend on, or nothing but the first values do.
   constexpr std::array<std::string_view, 3> kFree{"init_std", "family", "max_length"};
-  const Json here = model::to_json(found), there = model::to_json(wanted);
+  Json here = model::to_json(found), there = model::to_json(wanted);
+  if (here.contains("lora") && there.contains("lora")) {
+    there["lora"]["dropout"] = here["lora"]["dropout"];
+    // Other words may name the same layers.
+    if (adapters_of(found) == adapters_of(wanted))
+      for (const char* const key : {"targets", "layers"}) there["lora"][key] = here["lora"][key];
+  }
   Problems problems;
   const auto compare = [&](const Json& keys) {
     for (const auto& item : keys.items()) {
@@ -199,21 +272,35 @@ void check_same_model(const model::ModelConfig& found, const std::filesystem::pa
   problems.throw_if_any("the model");
 }
 
-void load_parameters(const store::CheckpointReader& reader, shard::FlatState& state) {
-  load_part_of(reader, kParts[0], state);
-}
-
-void load_parameters(const store::ModelFolder& folder, shard::FlatState& state) {
-  load_parts(kParts[0], state, [&](const model::ParameterSpec& parameter) -> ReadElements {
-    return [&folder, &parameter](Index first, Index count, float* out) {
-      folder.read(parameter.name, first, count, out);
-    };
-  });
+void load_parameters(const ReadElements& read, shard::FlatState& state) {
+  PartLoader loader(read, state);
+  add_owned(kParts[0], state, loader);
+  shard::for_each_frozen_part(
+      state.layout(), [&](std::size_t unit, const model::ParameterSpec& parameter, Index begin, Index end) {
+        loader.add(parameter, begin, end, [&](Index first, Index count) {
+          return state.frozen(unit, parameter.offset + first, count);
+        });
+      });
+  loader.run();
 }
 
 void load(const store::CheckpointReader& reader, const model::ModelConfig& model, shard::FlatState& state) {
   check_same_model(model_of(reader), reader.path(), model);
-  for (const Part& part : kParts) load_part_of(reader, part, state);
+  for (const Part& part : kParts) {
+    const auto name_of_parameter = [&](const model::ParameterSpec& parameter) {
+      return part.prefix + parameter.name;
+    };
+    for (const shard::FlatUnit& unit : state.layout().units())
+      for (const model::ParameterSpec& parameter : unit.spec->parameters)
+        if (parameter.trained) check_tensor(reader, name_of_parameter(parameter), parameter.shape);
+    const ReadElements read = [&](const model::ParameterSpec& parameter, Index first, Index count,
+                                  float* out) {
+      reader.read(name_of_parameter(parameter), first, count, out);
+    };
+    PartLoader loader(read, state);
+    add_owned(part, state, loader);
+    loader.run();
+  }
 }
 
 void load_fp8(const store::CheckpointReader& reader, model::Fp8Scales& fp8) {

@@ -1,5 +1,6 @@
 #include "train/stage_runner.hpp"
 
+#include <numeric>
 #include <utility>
 
 #include "cartan/core/clock.hpp"
@@ -11,12 +12,14 @@ namespace cartan::train {
 namespace {
 
 model::StageOptions stage_options(const Config& config, const BatchShare& share, device::SequenceShape micro,
-                                  Index vocabulary) {
+                                  Index vocabulary, const RunnerOptions& of_runner) {
   model::StageOptions options;
   options.compute = dtype_from_name(config.precision.compute);
   options.micro = micro;
   options.rope_positions = config.data.seq;
+  options.rope_length = of_runner.rope_length;
   options.rope_rounding = dtype_from_name(config.precision.buffer);
+  options.training = of_runner.training;
   options.head_slots = model::head_slots_needed(share.folds(), model::head_chunks(micro, vocabulary));
   options.gradient_slots = share.slots();
   const std::string& policy = config.recompute.policy;
@@ -26,29 +29,47 @@ model::StageOptions stage_options(const Config& config, const BatchShare& share,
   return options;
 }
 
+/// Rows of sequence s of the global batch of sequences of T tokens are s T, s T + 1, ...
+void number_rows(data::MicroBatch& micro) {
+  const data::Batch& batch = micro.batch;
+  micro.batch.row_numbers.resize(narrow<std::size_t>(batch.sequences * batch.seq));
+  std::iota(micro.batch.row_numbers.begin(), micro.batch.row_numbers.end(),
+            narrow<std::int32_t>(micro.first_leaf * batch.seq));
+}
+
 }  // namespace
+
+device::Buffer allocate_arena(std::size_t bytes, device::Device& device, comm::Mesh& mesh) {
+  for (const comm::Axis axis : {comm::Axis::tp, comm::Axis::cp})
+    if (mesh.axis(axis).size() > 1)
+      return mesh.axis(axis).allocate_exchange(device, bytes, device::MemoryKind::activations, "activations");
+  return device.allocate(bytes, device::MemoryKind::activations, "activations");
+}
 
 StageRunner::StageRunner(const Config& config, const BatchShare& share,
                          const std::vector<model::StageRange>& ranges, const pipeline::Schedule& schedule,
                          shard::FlatState& flat, const model::Fp8Scales* fp8, device::Device& device,
-                         comm::Mesh& mesh, const StepArenas& arenas, bool overlap)
+                         comm::Mesh& mesh, const StepArenas& arenas, const RunnerOptions& of_runner)
     : share_(share),
       schedule_(schedule),
       place_(narrow<std::size_t>(mesh.coordinate().pp)),
       flat_(flat),
       device_(device),
       arena_(*arenas.device),
-      tensor_(mesh.axis(comm::Axis::tp),
-              {config.tensor.chunks, overlap && config.tensor.chunks > 1 && config.mesh.columns() > 1
-                                         ? device.make_stream("tensor")
-                                         : nullptr}),
+      tensor_(
+          mesh.axis(comm::Axis::tp),
+          {config.tensor.chunks, of_runner.overlap && config.tensor.chunks > 1 && config.mesh.columns() > 1
+                                     ? device.make_stream("tensor")
+                                     : nullptr}),
       context_(mesh.axis(comm::Axis::cp), model::context_exchange_from_name(config.context.exchange), device,
-               overlap),
+               of_runner.overlap),
       context_comm_(mesh.axis(comm::Axis::cp)),
       seq_(config.data.seq / config.mesh.context()),
-      window_(config.model.window) {
+      window_(config.model.window),
+      drops_(config.model.lora.rank > 0 && config.model.lora.dropout > 0) {
   const device::SequenceShape micro{config.batch.micro, seq_};
-  auto options = stage_options(config, share, micro, model::part_of(config.model, tensor_.slice()).vocab);
+  auto options =
+      stage_options(config, share, micro, model::part_of(config.model, tensor_.slice()).vocab, of_runner);
   options.fp8 = fp8;
   std::size_t unit = 0;
   for (const model::StageRange& range : ranges) {
@@ -62,8 +83,8 @@ StageRunner::StageRunner(const Config& config, const BatchShare& share,
             previous = (stages.rank() + stages.size() - 1) % stages.size();
   activations_comm_ = mesh.ring(stages, 1, "activations of " + stages.name());
   gradients_comm_ = mesh.ring(stages, -1, "gradients of " + stages.name());
-  activations_ = std::make_unique<Channel>(*activations_comm_, previous, next, device, overlap);
-  gradients_ = std::make_unique<Channel>(*gradients_comm_, next, previous, device, overlap);
+  activations_ = std::make_unique<Channel>(*activations_comm_, previous, next, device, of_runner.overlap);
+  gradients_ = std::make_unique<Channel>(*gradients_comm_, next, previous, device, of_runner.overlap);
 }
 
 device::SequenceShape StageRunner::own_shape(Index micro_batch) const {
@@ -81,6 +102,7 @@ const StageRunner::HostBatch& StageRunner::load(Index micro_batch, const NextBat
     }
     next(batch.whole);
     data::set_window(batch.whole.batch, window_);
+    if (drops_) number_rows(batch.whole);
     if (context_.is_alone()) continue;
     batch.rows = rows_of_rank(batch.whole.batch, context_.rank(), context_.size());
     if (device_.kind() != device::DeviceKind::sim) check_rows(batch.rows, context_comm_);
@@ -100,12 +122,13 @@ StageRunner::InFlight& StageRunner::start(Key key, const NextBatch& next) {
   InFlight& one = in_flight_[key];
   const data::Batch& own = host.own(!context_.is_alone());
   const data::Batch& whole = host.whole.batch;
-  const std::size_t own_bytes = batch_bytes(own.sequences * own.seq, window_ > 0);
+  const std::size_t own_bytes = batch_bytes(own.sequences * own.seq, window_ > 0, drops_);
   // Starts of all rows, where they are cut.
   const std::size_t all = context_.is_alone() ? 0 : whole.document_start.size() + whole.window_start.size();
   one.integers = arena_.take(own_bytes + all * sizeof(std::int32_t));
   model::BatchView& batch = one.flight.batch;
   batch = upload(own, one.integers.data(), device_);
+  batch.dropout.seed = dropout_seed_;
   if (all == 0) return one;
   auto* next_free = reinterpret_cast<std::int32_t*>(static_cast<std::byte*>(one.integers.data()) + own_bytes);
   const auto copy = [&](const std::vector<std::int32_t>& values) {
@@ -173,9 +196,11 @@ void StageRunner::run_backward(const pipeline::Action& action, const pipeline::R
 }
 
 RunnerTimes StageRunner::train(const NextBatch& next, const RunnerHooks& hooks,
-                               const FoldPlan* embedding_plan, const float* loss_scale) {
+                               const FoldPlan* embedding_plan, const float* loss_scale,
+                               const std::uint64_t* dropout_seed) {
   times_ = {};
   loss_scale_ = loss_scale;
+  dropout_seed_ = dropout_seed;
   loaded_ = 0;
   expected_activations_.clear();
   expected_gradients_.clear();
@@ -208,6 +233,7 @@ RunnerTimes StageRunner::train(const NextBatch& next, const RunnerHooks& hooks,
 
 void StageRunner::evaluate(const NextBatch& next, const RunnerHooks& hooks) {
   times_ = {};
+  dropout_seed_ = nullptr;
   loaded_ = 0;
   expected_activations_.clear();
   posted_activations_ = 0;
@@ -228,6 +254,7 @@ void StageRunner::evaluate(const NextBatch& next, const RunnerHooks& hooks) {
         stage.loss(one.flight, units);
         const HostBatch& host = batches_.at(m);
         hooks.losses(host.own(!context_.is_alone()), host.whole.first_leaf, one.flight);
+        if (hooks.head) hooks.head(stage, one.flight, units);
       }
       in_flight_.erase({chunk, m});
     }

@@ -22,15 +22,27 @@ namespace cartan::train {
 /// What the engine does at certain points of a step. All may be empty.
 struct RunnerHooks {
   /// Row losses of a flight are there; its blocks still have their inputs.
-  std::function<void(const data::Batch& rows, Index first_leaf, const model::Flight& flight)> losses;
+  std::function<void(const data::Batch& rows, Index first_leaf, const model::Flight& flight)> losses = {};
   /// Unit `unit` of the layout has its gradients of a micro-batch; `last`: of the step.
-  std::function<void(std::size_t unit, Index micro_batch, bool last)> unit_done;
+  std::function<void(std::size_t unit, Index micro_batch, bool last)> unit_done = {};
+  /// In an evaluation, on stages with a head: the flight's logits can be had from its stage.
+  std::function<void(model::Stage& stage, const model::Flight& flight, model::UnitSource& units)> head = {};
+};
+
+struct RunnerOptions {
+  bool overlap = false;   ///< messages travel beside computing
+  bool training = true;   ///< false: only evaluate() is called
+  Index rope_length = 0;  ///< see model::StageOptions
 };
 
 /// Memory for what lives within a step.
 struct StepArenas {
   std::unique_ptr<device::Arena> device, host;  ///< host: activations that are offloaded
 };
+
+/// Memory for the activations of a rank, where peers of its layers' collectives reach it directly. Collective
+/// over the groups of tp and cp.
+device::Buffer allocate_arena(std::size_t bytes, device::Device& device, comm::Mesh& mesh);
 
 struct RunnerTimes {
   double data = 0;     ///< waiting for micro-batches
@@ -44,12 +56,13 @@ class StageRunner {
   /// Collective over the mesh.
   StageRunner(const Config& config, const BatchShare& share, const std::vector<model::StageRange>& ranges,
               const pipeline::Schedule& schedule, shard::FlatState& flat, const model::Fp8Scales* fp8,
-              device::Device& device, comm::Mesh& mesh, const StepArenas& arenas, bool overlap);
+              device::Device& device, comm::Mesh& mesh, const StepArenas& arenas,
+              const RunnerOptions& options);
 
   /// Forward and backward of all micro-batches; gradients come out multiplied by *loss_scale, in the device's
-  /// memory (null: 1). `embedding_plan`: see shard::FlatUnits.
+  /// memory (null: 1). `embedding_plan`: see shard::FlatUnits; `dropout_seed`: see model::DropoutRows.
   RunnerTimes train(const NextBatch& next, const RunnerHooks& hooks, const FoldPlan* embedding_plan,
-                    const float* loss_scale);
+                    const float* loss_scale, const std::uint64_t* dropout_seed);
   /// Forward and losses only.
   void evaluate(const NextBatch& next, const RunnerHooks& hooks);
 
@@ -90,6 +103,7 @@ class StageRunner {
   model::ContextGroup context_;
   comm::Communicator& context_comm_;
   Index seq_, window_;
+  bool drops_;  ///< rows have numbers
   std::vector<model::Stage> stages_;
   std::vector<std::size_t> first_units_;  ///< of the stages, in the layout
   std::unique_ptr<comm::Communicator> activations_comm_, gradients_comm_;
@@ -104,6 +118,7 @@ class StageRunner {
   std::size_t posted_activations_ = 0, posted_gradients_ = 0;
   RunnerTimes times_;
   const float* loss_scale_ = nullptr;
+  const std::uint64_t* dropout_seed_ = nullptr;
 };
 
 }  // namespace cartan::train

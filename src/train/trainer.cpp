@@ -15,12 +15,13 @@
 #include "cartan/core/text.hpp"
 #include "cartan/core/version.hpp"
 #include "cartan/data/config.hpp"
+#include "cartan/model/adapters.hpp"
 #include "cartan/optim/schedule.hpp"
 #include "cartan/pipeline/cut.hpp"
 #include "cartan/pipeline/simulate.hpp"
-#include "cartan/store/model_folder_writer.hpp"
 #include "cartan/store/slab_copy.hpp"
 #include "cartan/train/engine.hpp"
+#include "cartan/train/export_model.hpp"
 #include "cartan/train/model_source.hpp"
 #include "cartan/train/run_device.hpp"
 #include "cartan/train/snapshot.hpp"
@@ -101,14 +102,19 @@ void Run::prepare_directory() {
 }
 
 void Run::start() {
-  const std::string& from = config_.model.from;
-  if (from.empty()) {
-    engine_.state().initialise(config_.model, config_.run.seed);
+  const model::ModelConfig& model = config_.model;
+  const bool keeps_base = model::has_frozen(model);
+  if (model.from.empty()) {
+    engine_.state().initialise(model, config_.run.seed);
+    if (keeps_base) state_.base = BaseModel{"", config_.run.seed, 0};
     return;
   }
   engine_.state().clear();
-  const ModelSource source(from, mesh_.world());
-  comm::all_or_none(mesh_.world(), "loading the model", [&] { source.load(config_.model, engine_.state()); });
+  const ModelSource source(model.from, mesh_.world(), {.adapters = model.lora.from});
+  comm::all_or_none(mesh_.world(), "loading the model", [&] {
+    source.load(model, engine_.state(), config_.run.seed);
+    if (keeps_base) state_.base = source.as_base();
+  });
   engine_.state().refresh_compute();
   if (speaks()) log::info("train", "parameters of {}", source.path().string());
 }
@@ -121,11 +127,15 @@ void Run::resume() {
   }
   for (const std::string& rejected : found->rejected)
     if (speaks()) log::warning("store", "checkpoint passed over: {}", rejected);
+  const store::CheckpointReader reader(found->path);
   comm::all_or_none(mesh_.world(), "loading the checkpoint", [&] {
-    const store::CheckpointReader reader(found->path);
+    check_same_model(model_of(reader), found->path, config_.model);
+    state_ = saved_ = run_state_from_json(reader.state(), found->path.string());
+  });
+  if (state_.base) load_base(*state_.base, config_.model.from, config_.model, engine_.state(), mesh_.world());
+  comm::all_or_none(mesh_.world(), "loading the checkpoint", [&] {
     load(reader, config_.model, engine_.state());
     if (engine_.fp8_scales() != nullptr) load_fp8(reader, *engine_.fp8_scales());
-    state_ = saved_ = run_state_from_json(reader.state(), found->path.string());
   });
   engine_.state().refresh_compute();
   if (state_.loss_scale && config_.precision.scaling().enabled)
@@ -147,6 +157,12 @@ void Run::banner() {
             m.preset.empty() ? (m.family.empty() ? "llama" : m.family) : m.preset,
             format_count(narrow<std::uint64_t>(model::parameter_count(m))), m.layers, m.hidden, m.heads,
             m.kv_heads, m.head_dim, m.ffn, m.vocab, m.tied ? ", tied" : "");
+  if (model::has_frozen(m))
+    log::info("train", "trained: {} parameters{}",
+              format_count(narrow<std::uint64_t>(model::trained_parameter_count(m))),
+              m.lora.rank > 0 ? fmt::format(", adapters of rank {} beside {}", m.lora.rank,
+                                            fmt::join(m.lora.targets, ", "))
+                              : std::string());
   if (config_.mesh.pp > 1) {
     const pipeline::Schedule& schedule = engine_.schedule();
     const auto parts = pipeline::describe_ranges(
@@ -229,16 +245,15 @@ void Run::write_export() {
   const std::string& dir = config_.exported.dir;
   if (dir.empty()) return;
   const auto begin = Clock::now();
-  const store::CheckpointReader reader(store::checkpoint_path(dir_, saved_.step));
-  const store::FolderReport report = store::write_model_folder(
-      dir, config_.model,
-      [&](const std::string& parameter, Index first, Index count, float* out) {
-        read_parameter(reader, parameter, first, count, out);
-      },
-      {.dtype = dtype_from_name(config_.exported.dtype),
-       .overwrite = true,
-       .tokenizer_from = tokenizer_folder(config_.data.tokenizer, config_.model.from)},
-      mesh_.world());
+  const ModelSource source(store::checkpoint_path(dir_, saved_.step), mesh_.world(), {.is_verified = true});
+  model::ModelConfig model = source.config();
+  if (model.max_length == 0) model.max_length = config_.data.seq;  // a folder must say one
+  const store::FolderReport report =
+      export_model(source, model, dir, config_.exported.merge,
+                   {.dtype = dtype_from_name(config_.exported.dtype),
+                    .overwrite = true,
+                    .tokenizer_from = tokenizer_folder(config_.data.tokenizer, config_.model.from)},
+                   mesh_.world());
   if (speaks())
     log::info("store", "exported {} ({}, {:.2f} s)", dir, format_bytes(report.bytes), seconds_since(begin));
 }

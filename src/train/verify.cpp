@@ -141,6 +141,7 @@ std::vector<Comparison> compare(const model::ModelConfig& model, const ToyRun& o
                                const Tensors& found) {
     for (const model::UnitSpec& unit : model::describe_units(model))
       for (const model::ParameterSpec& p : unit.parameters) {
+        if (!p.trained) continue;
         rows.push_back(
             compare_tensors(what + p.name, step, expected.at(p.name), found.at(p.name), tolerance));
         // Keys' biases move all scores of a row nearly alike, which softmax does not see.

@@ -56,6 +56,7 @@ Tensors gather_tensors(const model::ModelConfig& config, const Tensors& mine, co
   Tensors all;
   for (const model::UnitSpec& unit : model::describe_units(config))
     for (const model::ParameterSpec& p : unit.parameters) {
+      if (!p.trained) continue;
       // Of each element one rank has the bits and all others have zeros: the sum is the element.
       std::vector<std::int64_t> bits(narrow<std::size_t>(p.elements()), 0);
       if (const auto found = mine.find(p.name); found != mine.end())

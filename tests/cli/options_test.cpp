@@ -3,11 +3,14 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <set>
 
 #include "cartan/core/text.hpp"
+#include "cartan/store/adapter_folder.hpp"
 #include "cli/help.hpp"
 #include "cli/option_tables.hpp"
 #include "cli/temporary_directory.hpp"
@@ -101,6 +104,21 @@ TEST(Options, KeysAreUniqueAndHaveHelp) {
   }
 }
 
+/// A folder of adapters of a small model.
+std::string write_adapters(const TemporaryDirectory& directory) {
+  const std::filesystem::path folder =
+      std::filesystem::path(directory.file("x", "")).parent_path() / "adapters";
+  model::ModelConfig config = model::preset(model::preset_names().front());
+  config.layers = 2;
+  config.derive(9);
+  config.lora.rank = 3;
+  store::write_adapter_folder(
+      folder, config, "base",
+      [](const std::string&, Index, Index count, float* out) { std::fill_n(out, count, 1.0f); },
+      {.overwrite = true, .tokenizer_from = {}});
+  return folder.string();
+}
+
 TEST(Options, EveryKeyIsReadFromTheCommandLineAndFromAFile) {
   const TemporaryDirectory directory;
   const std::string folder =
@@ -111,10 +129,14 @@ TEST(Options, EveryKeyIsReadFromTheCommandLineAndFromAFile) {
                                     "num_attention_heads": 3, "num_key_value_heads": 1, "intermediate_size": 7})"))
           .parent_path()
           .string();
+  const std::string adapters = write_adapters(directory);
   train::Config defaults;
   for (const Option& option : config_options(defaults)) {
-    const bool is_a_model = option.key == "model.preset" || option.key == "model.from";
-    const std::string value = option.key == "model.from" ? folder : other_value(option);
+    const bool is_a_model =
+        option.key == "model.preset" || option.key == "model.from" || option.key == "lora.from";
+    const std::string value = option.key == "model.from"  ? folder
+                              : option.key == "lora.from" ? adapters
+                                                          : other_value(option);
     ASSERT_FALSE(value.empty()) << option.key;
     const std::string section(section_of(option.key)), name = option.key.substr(section.size() + 1);
     const std::string file = directory.file("a.ini", "[" + section + "]\n" + name + " = " + value + "\n");
@@ -288,8 +310,7 @@ TEST(Options, AnUnknownPresetIsNamedWithThePresetsThatExist) {
 
 TEST(Options, KeysOfLaterVersionsAreRefusedAsSuch) {
   const TemporaryDirectory directory;
-  for (const char* key :
-       {"lora.rank", "lora.alpha", "lora.targets", "watch.heartbeat", "checkpoint.local-dir"}) {
+  for (const char* key : {"watch.heartbeat", "checkpoint.local-dir"}) {
     const auto is_refused = HasSubstr(std::string(key) + ": this version of cartan has no ");
     EXPECT_THAT(failure_of(train_spec(), {std::string("--") + key, "1"}), fails(78, is_refused));
     const std::string file = directory.file("a.ini", std::string(key) + " = 1\n");
@@ -470,6 +491,14 @@ TEST(Fuzz, DamagedFilesGiveAnErrorOrAConfiguration) {
     refused += code != 0;
   }
   EXPECT_GT(refused, 50);
+}
+
+TEST(Options, TextsThatAreGivenSeveralTimesKeepTheirBlanks) {
+  CommandSpec spec = train_spec();
+  std::vector<std::string> stops;
+  spec.options = {{.key = "stop", .target = &stops, .help = "texts", .is_repeated = true}};
+  parse(spec, Words{"--stop", "two words ", "--steps", "3", "--stop=--x", "--stop", "\n"});
+  EXPECT_THAT(stops, ElementsAre("two words ", "--x", "\n"));
 }
 
 }  // namespace

@@ -4,11 +4,13 @@
 // of rows.
 #include <gtest/gtest.h>
 
+#include "cartan/core/random.hpp"
 #include "device/ops_fixture.hpp"
 
 namespace cartan::device {
 namespace {
 
+using testing::Array;
 using testing::Data;
 using testing::Embedded;
 using testing::expect_close;
@@ -236,6 +238,67 @@ TEST(VectorViews, AddAndSubtract) {
       EXPECT_EQ(difference.values(), differences);
     }
   }
+}
+
+/// What the contract says, by the random numbers of core.
+std::vector<float> dropped(const Values& x, Index cols, const std::vector<std::int32_t>& rows,
+                           const DropoutRule& rule, std::uint64_t seed) {
+  const auto low = [](std::uint64_t value) { return static_cast<std::uint32_t>(value); };
+  std::vector<float> out;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const auto column = static_cast<std::uint64_t>(rule.first_column) + i % static_cast<std::size_t>(cols);
+    const auto row = static_cast<std::uint32_t>(rows[i / static_cast<std::size_t>(cols)]);
+    const PhiloxCounter bits = philox({low(column / 4), row, low(rule.stream), low(rule.stream >> 32)},
+                                      {low(seed), low(seed >> 32)});
+    out.push_back(bits[column % 4] < rule.threshold ? 0.0f : static_cast<float>(x[i]) * rule.factor);
+  }
+  return out;
+}
+
+TEST_P(RowViews, DropoutLeavesAwayWhatTheNumbersOfRowAndColumnSay) {
+  constexpr std::uint64_t kSeed = 0xfedcba9876543210u;
+  const Array<std::uint64_t> seed(std::vector<std::uint64_t>{kSeed});
+  for (const auto& [count, cols] : {std::pair<Index, Index>{1, 1}, {3, 5}, {7, 64}, {2, 1030}}) {
+    std::vector<std::int32_t> rows;
+    for (Index t = 0; t < count; ++t) rows.push_back(static_cast<std::int32_t>(1'000'000 - 7 * t));
+    const Ints placed(rows);
+    for (const Index first : {0, 1, 4, 4099}) {
+      Data x(dtype(), random_values(count * cols, "x")), out(dtype(), count * cols);
+      const DropoutRule rule{.factor = 1.25f,
+                             .threshold = 0x60000000u,
+                             .seed = seed.data(),
+                             .stream = 0x123456789abcu,
+                             .first_column = first};
+      ops_.dropout(x.matrix(cols), placed, rule, out.matrix(cols), stream_);
+      finish();
+      const std::vector<float> expected = dropped(x.values(), cols, rows, rule, kSeed);
+      Data rounded(dtype(), Values(expected.begin(), expected.end()));
+      EXPECT_EQ(out.values(), rounded.values()) << count << " x " << cols << " from " << first;
+      ops_.dropout(x.matrix(cols), placed, rule, x.matrix(cols), stream_);
+      finish();
+      EXPECT_EQ(x.values(), out.values()) << "in place";
+    }
+    Data x(dtype(), random_values(count * cols, "x")), out(dtype(), count * cols);
+    ops_.dropout(x.matrix(cols), {}, {.factor = 0.5f}, out.matrix(cols), stream_);
+    finish();
+    Values halves = x.values();
+    for (double& value : halves) value /= 2;
+    EXPECT_EQ(out.values(), halves) << "without a seed all stays";
+  }
+}
+
+TEST_P(RowViews, DropoutLeavesAwayItsShare) {
+  constexpr Index kRows = 64, kCols = 512;
+  std::vector<std::int32_t> rows(kRows);
+  for (std::size_t t = 0; t < rows.size(); ++t) rows[t] = static_cast<std::int32_t>(t);
+  const Array<std::uint64_t> seed(std::vector<std::uint64_t>{1});
+  Data x(dtype(), Values(kRows * kCols, 1.0)), out(dtype(), kRows * kCols);
+  ops_.dropout(x.matrix(kCols), Ints(rows), {.threshold = 1u << 30, .seed = seed.data()}, out.matrix(kCols),
+               stream_);
+  finish();
+  const Values values = out.values();
+  const double share = static_cast<double>(std::count(values.begin(), values.end(), 0.0)) / (kRows * kCols);
+  EXPECT_NEAR(share, 0.25, 0.01);  // four deviations
 }
 
 }  // namespace

@@ -318,5 +318,39 @@ TEST(TokenWeight, OrderAndPartsAreExact) {
             (std::uint64_t{1} << 40) - 1);  // 1/3 rounded down
 }
 
+/// As transformers' RepetitionPenaltyLogitsProcessor words it, in fp32.
+TEST_F(Sampling, TokensThatWereUsedAreDividedOrMultiplied) {
+  const std::vector<float> before{2.5f, -1.25f, 0.0f, 3e-39f, -7.0f, 1e30f, 0.1f};
+  for (const float penalty : {1.3f, 0.7f, 1.0f}) {
+    Array<float> logits(before);
+    const Array<std::int32_t> ids(Tokens{6, 1, 2, 3, 5});
+    ops_.penalise_repeats({logits.data(), DType::f32, 7}, ids, penalty, stream_);
+    stream_.synchronize();
+    const std::vector<float> found = logits.host();
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const bool is_used = i != 0 && i != 4;
+      const float score = before[i];
+      const float expected = !is_used ? score : score < 0 ? score * penalty : score / penalty;
+      EXPECT_EQ(found[i], expected) << i << ", penalty " << penalty;
+    }
+  }
+  Array<float> logits(before);
+  const Array<std::int32_t> none(Tokens{});
+  ops_.penalise_repeats({logits.data(), DType::f32, 7}, none, 2.0f, stream_);
+  stream_.synchronize();
+  EXPECT_EQ(logits.host(), before);
+}
+
+TEST_F(Sampling, PenaltiesThatCannotBeAreRefused) {
+  Array<float> logits(std::vector<float>{1, 2});
+  const Array<std::int32_t> ids(Tokens{0, 1, 1});
+  const Vector all{logits.data(), DType::f32, 2};
+  EXPECT_THROW(ops_.penalise_repeats(all, ids, 1.5f, stream_), InternalError);
+  const std::span<const std::int32_t> one = std::span<const std::int32_t>(ids).first(1);
+  EXPECT_THROW(ops_.penalise_repeats(all, one, 0.0f, stream_), InternalError);
+  EXPECT_THROW(ops_.penalise_repeats(all, one, std::numeric_limits<float>::quiet_NaN(), stream_),
+               InternalError);
+}
+
 }  // namespace
 }  // namespace cartan::device

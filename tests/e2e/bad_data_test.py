@@ -144,6 +144,18 @@ class BadData(harness.Case):
             (self.dir / f"{name}.json").write_text(text)
         (self.dir / "negative.json").write_text("[[1, -1, 2]]")
         (self.dir / "empty").mkdir()
+        (self.dir / "lines.jsonl").write_text('{"prompt": "a"}\n{"prompt": "b", "top": 1}\n')
+        (self.dir / "far.jsonl").write_text('{"ids": [1]}\n{"ids": [2, 999]}\n')
+        (self.dir / "gap.txt").write_text("a\n\nb\n")
+        generate = ["generate", "--from", "run"]
+        refuse(BAD_DATA, [*generate, "--jsonl", "lines.jsonl"], "lines.jsonl:2", '"top"')
+        refuse(BAD_DATA, [*generate, "--jsonl", "far.jsonl"], "far.jsonl:2", "999", "257")
+        refuse(BAD_DATA, [*generate, "--prompts", "gap.txt"], "gap.txt:2", "empty")
+        refuse(MISSING, [*generate, "--jsonl", "no.jsonl"], "no.jsonl")
+        refuse(harness.USAGE, [*generate, "--prompt", "a", "--jsonl", "lines.jsonl"], "--jsonl")
+        refuse(harness.USAGE, [*generate, "--prompt", "a", "--stop", ""], "--stop")
+        refuse(harness.USAGE, [*generate, "--prompt", "a", "--json", "--stream"], "--stream")
+        refuse(BAD_DATA, [*generate, "--ids", "negative.json"], "negative.json: list 0", "-1")
         for command in ("eval", "generate"):
             tail = [command, "--from", "run", "--ids"]
             refuse(MISSING, [*tail, "no.json"], "no.json")

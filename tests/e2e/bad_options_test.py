@@ -177,7 +177,7 @@ class BadOptions(harness.Case):
             self.refuse_train({"run.device": "cuda"}, "run.device = cuda", "use run.device = cpu", code=ENVIRONMENT, ranks=ranks)
 
     def test_keys_of_later_versions(self):
-        for key in ("lora.rank", "recompute.policy", "watch.heartbeat"):
+        for key in ("recompute.policy", "watch.heartbeat"):
             self.refuse_train({key: 1}, key)
 
     def test_several_mistakes_are_said_together(self):

@@ -1,9 +1,18 @@
 """tokenize, inspect, eval, generate, config and doctor: what they print is what other programs read."""
 
+import contextlib
 import json
 import math
+import os
+import pty
+import shutil
+import subprocess
+from pathlib import Path
 
 import harness
+from harness import CONFIGURATION
+
+MODELS = Path(__file__).resolve().parents[1] / "golden/models"
 
 
 class Tokenize(harness.Case):
@@ -270,6 +279,118 @@ class Generate(harness.Case):
                 self.generate("--ids", "ids.json", "--max-new-tokens", 1, "--ignore-end")[0]["ids"], [token]
             )
             ids.append(token)
+
+    def on_stdin(self, text, *words):
+        process = subprocess.run(
+            [harness.program(), "generate", "--from", "run", *words],
+            check=False,
+            cwd=self.dir,
+            env=harness.environment(),
+            input=text.encode(),
+            capture_output=True,
+            timeout=harness.LIMIT,
+        )
+        self.assertEqual(process.returncode, 0, process)
+        return process.stdout.decode()
+
+    def test_every_mesh_writes_the_same_texts(self):
+        """Greedy ones; with an odd number of prompts, more than a batch."""
+        (self.dir / "prompts.txt").write_text("the \nof\nalpha beta gamma\nm\nmesh of \n")
+        words = ["--prompts", "prompts.txt", "--max-new-tokens", 12]
+        alone = self.generate(*words, "--batch", 1)
+        self.assertEqual(self.generate(*words, "--batch", 3), alone)
+        self.assertEqual([one["finish"] for one in alone if len(one["ids"]) == 12], ["length"] * len(alone))
+        for ranks, mesh in ((2, ["--tp", 2]), (2, ["--cp", 2]), (3, ["--pp", 3]), (2, []), (4, ["--dp", 2, "--tp", 2])):
+            for batch in (1, 2):
+                with self.subTest(mesh=mesh, batch=batch):
+                    out = self.cartan("generate", "--from", "run", *words, "--json", "--batch", batch, *mesh, ranks=ranks).out
+                    self.assertEqual([json.loads(line) for line in out.splitlines()], alone)
+
+    def test_a_checkpoint_of_any_mesh_is_continued_on_any_other(self):
+        self.train("cut", {"run.steps": 2, "mesh.tp": 2, "mesh.pp": 2, "zero.stage": 1}, ranks=4)
+        words = ["generate", "--from", "cut", "--prompt", "the ", "--max-new-tokens", 9, "--json"]
+        alone = self.cartan(*words).out
+        for mesh in ("--pp", "--cp", "--tp"):
+            self.assertEqual(self.cartan(*words, mesh, 2, ranks=2).out, alone, mesh)
+
+    def test_every_end_token_of_a_folder_ends_a_text(self):
+        shutil.copytree(MODELS / "qwen2-tiny", self.dir / "model")
+        (self.dir / "ids.json").write_text("[[172, 395, 379]]")
+        words = ["generate", "--from", "model", "--ids", "ids.json", "--max-new-tokens", 20, "--json"]
+        whole = json.loads(self.cartan(*words, "--ignore-end").out)["ids"]
+        for ends in (whole[6], [511, whole[6]]):
+            text = json.dumps({"eos_token_id": ends, "temperature": 2.0, "do_sample": True})
+            (self.dir / "model/generation_config.json").write_text(text)
+            found = json.loads(self.cartan(*words).out)
+            self.assertEqual((found["ids"], found["finish"]), (whole[: whole.index(whole[6]) + 1], "end"))
+        (self.dir / "model/generation_config.json").write_text('{"eos_token_id": "</s>"}')
+        result = self.cartan(*words, expect=harness.BAD_DATA)
+        self.assert_refused(result, "generation_config.json", "eos_token_id")
+
+    def test_a_mesh_that_does_not_fit_is_refused(self):
+        for ranks, mesh, part in (
+            (0, ["--tp", 2], "does not divide the 1 ranks"),
+            (3, ["--tp", 3], "mesh.tp = 3 cannot split model.heads"),
+        ):
+            result = self.cartan("generate", "--from", "run", "--prompt", "a", *mesh, ranks=ranks, expect=CONFIGURATION)
+            self.assert_refused(result, part)
+
+    def test_json_lines_have_rules_of_their_own(self):
+        lines = [
+            {"prompt": "the ", "id": 7},
+            {"ids": list(b"of"), "id": {"a": [1]}, "max_new_tokens": 3},
+            {"prompt": "mesh", "temperature": 1, "seed": 5, "repetition_penalty": 1.5, "top_k": 20, "top_p": 0.9},
+        ]
+        text = "\n".join(json.dumps(line) for line in lines)
+        (self.dir / "in.jsonl").write_text(text)
+        words = ["--max-new-tokens", 10, "--ignore-end"]
+        found = self.generate("--jsonl", "in.jsonl", *words)
+        self.assertEqual([one.get("id") for one in found], [7, {"a": [1]}, None])
+        self.assertEqual([len(one["ids"]) for one in found], [10, 3, 10])
+        rules = ["--temperature", 1, "--seed", 5, "--repetition-penalty", 1.5, "--top-k", 20, "--top-p", 0.9]
+        self.assertEqual(found[2], self.generate("--prompt", "mesh", *words, *rules)[0])
+        piped = self.on_stdin(text, "--jsonl", "-", *map(str, words)).splitlines()
+        self.assertEqual([json.loads(line) for line in piped], found)
+        plain = self.on_stdin("the \nof\n", "--prompts", "-", *map(str, words))
+        self.assertEqual(plain, f"the {found[0]['text']}\nof{self.generate('--prompt', 'of', *words)[0]['text']}\n")
+        shared = self.cartan("generate", "--from", "run", "--jsonl", "in.jsonl", *words, ranks=2).out.splitlines()
+        self.assertEqual([json.loads(line) for line in shared], found)
+
+    def test_a_stop_string_ends_the_text_and_is_not_in_it(self):
+        words = ["--prompt", "the ", "--max-new-tokens", 40, "--ignore-end"]
+        whole = self.generate(*words)[0]
+        stop = whole["text"][5:9]
+        cut = self.generate(*words, "--stop", "never in it", "--stop", stop)[0]
+        self.assertEqual((cut["finish"], whole["finish"]), ("stop", "length"))
+        self.assertEqual(cut["text"], whole["text"][: whole["text"].index(stop)])
+        self.assertEqual(cut["ids"], whole["ids"][: len(cut["ids"])])
+        for more in ([], ["--stream"]):
+            out = self.cartan("generate", "--from", "run", *words, "--stop", stop, *more).out
+            self.assertEqual(out, "the " + cut["text"] + "\n")
+
+    def test_streamed_text_is_the_same_text(self):
+        (self.dir / "prompts.txt").write_text("the \nof\nalpha beta\n")
+        words = ["generate", "--from", "run", "--prompts", "prompts.txt", "--max-new-tokens", 30, "--temperature", 1.5]
+        plain = self.cartan(*words).out
+        for more in (["--batch", 1], ["--batch", 3]):
+            self.assertEqual(self.cartan(*words, "--stream", *more).out, plain)
+
+    def test_text_comes_as_it_is_written_on_a_terminal(self):
+        main, side = pty.openpty()
+        words = ["generate", "--from", "run", "--prompt", "the ", "--max-new-tokens", "400", "--ignore-end"]
+        process = subprocess.Popen(
+            [harness.program(), *words], cwd=self.dir, env=harness.environment(), stdout=side, stdin=subprocess.DEVNULL
+        )
+        os.close(side)
+        pieces = []
+        with contextlib.suppress(OSError):  # how the end of a terminal is told
+            while piece := os.read(main, 1 << 16):
+                pieces.append(piece)
+        os.close(main)
+        self.assertEqual(process.wait(harness.LIMIT), 0)
+        self.assertGreater(len(pieces), 1)
+        text = b"".join(pieces).decode().replace("\r\n", "\n")
+        self.assertEqual(text, self.cartan(*words).out)
 
     def test_a_file_of_prompts_gives_a_line_each(self):
         (self.dir / "prompts.txt").write_text("the\nof\nalpha beta\n")

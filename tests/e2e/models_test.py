@@ -94,6 +94,17 @@ class Models(harness.Case):
         dtypes = {dtype for dtype, _, _ in harness.safetensors_entries(self.dir / "out/model.safetensors").values()}
         self.assertEqual(dtypes, {"BF16"})
 
+    def test_a_model_made_from_nothing_has_the_length_of_its_samples(self):
+        self.train("run", {"run.steps": 1, "export.dir": "out", "export.dtype": "fp32"})
+        self.cartan("export", "--from", "run", "--output", "other", "--dtype", "fp32")
+        for folder in ("out", "other"):
+            self.assertEqual(json.loads((self.dir / folder / "config.json").read_text())["max_position_embeddings"], 32)
+        (self.dir / "ids.json").write_text("[[1, 5, 40, 7]]")
+        self.cartan("eval", "--from", "run", "--ids", "ids.json", "--logits", "a")
+        for folder in ("out", "other"):
+            self.cartan("eval", "--from", folder, "--ids", "ids.json", "--logits", "b")
+            self.assertEqual((self.dir / "a").read_bytes(), (self.dir / "b").read_bytes())
+
     def test_inspect_shows_what_is_in_a_folder(self):
         found = self.inspect(str(MODELS / "phi3-longrope-tiny"))
         self.assertEqual((found["kind"], found["model"]["family"]), ("model", "phi3"))

@@ -226,6 +226,13 @@ TEST_F(KernelPatterns, OfTheChoiceOfAToken) {
   // Additions to a histogram fall on any bins.
   choose({0.7, 40, 0.9});
   expect("sample_kernel", 36 * kVocab, {.moved = 2.030, .excess = 1.998, .access = 15.79, .passes = 3.6});
+  // At random addresses.
+  constexpr Index kUsed = 64;
+  std::vector<std::int32_t> used;
+  for (Index i = 0; i < kUsed; ++i) used.push_back(static_cast<std::int32_t>(i * 61 % kVocab));
+  const Array<std::int32_t> ids(used);
+  ops_.penalise_repeats({logits.floats(), DType::f32, kVocab}, ids, 1.2f, stream_);
+  expect("penalise_repeats_kernel", 12 * kUsed, {.moved = 5.667, .excess = 5.667, .access = 4});
 }
 
 TEST_F(KernelPatterns, OfSums) {
@@ -269,6 +276,13 @@ TEST_F(KernelPatterns, OfCopies) {
   Data x = random(kSize), y = random(kSize);
   ops_.copy(x.matrix(kWidth), y.matrix(kWidth), stream_);
   expect("copy_kernel", 4 * kSize);
+  forget_patterns();
+  // And the seed and the number of the row, a sector each a warp, read by every thread.
+  const Ints numbers(std::vector<std::int32_t>(kRows, 3));
+  const Array<std::uint64_t> seed({7});
+  ops_.dropout(x.matrix(kWidth), numbers, {.factor = 2, .threshold = 1u << 30, .seed = seed.data()},
+               y.matrix(kWidth), stream_);
+  expect("dropout_kernel", 4 * kSize, {.moved = 1.0625, .access = 11});
   forget_patterns();
   Data wide = random(kSize, DType::f32), other = random(kSize, DType::f32);
   ops_.copy(wide.matrix(kWidth), y.matrix(kWidth), stream_);

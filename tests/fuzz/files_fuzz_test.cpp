@@ -54,6 +54,7 @@ std::vector<std::string> seeds() {
           R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},"b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},"c":{"dtype":"F16","shape":[],"data_offsets":[32,34]},"d":{"dtype":"I64","shape":[0,9],"data_offsets":[34,34]}})",
           34),
       safetensors(R"({"a":{"dtype":"F64","shape":[9223372036854775807,2],"data_offsets":[0,8]}})", 8),
+      safetensors(R"({"a":{"dtype":"F64","shape":[922337203685477580742],"data_offsets":[0,8]}})", 8),
       index(),
   };
 }

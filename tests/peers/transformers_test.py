@@ -1,22 +1,14 @@
 """Models that transformers makes, with every rotary scaling and window, compute the same in cartan; what cartan
-exports, after training too, transformers loads without a word and computes the same."""
+exports, after training too, transformers loads without a word and computes the same. Both write the same texts."""
 
 import json
-import logging
-import os
 import subprocess
-import sys
-import tempfile
 import unittest
-from pathlib import Path
 
-try:
-    import torch
-    import transformers
-    from safetensors.torch import load_file
-except ImportError as error:
-    print(f"skipped: {error}")
-    sys.exit(77)
+import peer
+import torch
+import transformers
+from safetensors.torch import load_file
 
 SIZES = dict(
     vocab_size=300,
@@ -81,29 +73,12 @@ CASES = {
 }
 
 
-class Words(logging.Handler):
-    def __init__(self):
-        super().__init__(logging.WARNING)
-        self.said = []
-
-    def emit(self, record):
-        self.said.append(record.getMessage())
-
-
-class Transformers(unittest.TestCase):
+class Transformers(peer.Case):
     def setUp(self):
-        self.dir = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        super().setUp()
         generator = torch.Generator().manual_seed(5)
         self.ids = torch.randint(0, SIZES["vocab_size"], (2, LENGTH), generator=generator)
         (self.dir / "ids.json").write_text(json.dumps(self.ids.tolist()))
-
-    def cartan(self, *words):
-        done = subprocess.run([os.environ["CARTAN"], *words], cwd=self.dir, capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, f"{words}\n{done.stderr}")
-
-    def logits_of_cartan(self, source):
-        self.cartan("eval", "--from", source, "--ids", "ids.json", "--logits", "logits.safetensors")
-        return load_file(self.dir / "logits.safetensors")["logits"]
 
     def logits_of(self, model):
         with torch.no_grad():
@@ -121,20 +96,38 @@ class Transformers(unittest.TestCase):
         model.save_pretrained(self.dir / "model")
         return model
 
-    def load_quietly(self, folder):
-        words = Words()
-        transformers.utils.logging.disable_progress_bar()
-        logger = logging.getLogger("transformers")
-        logger.addHandler(words)
-        try:
-            model, report = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
-            )
-        finally:
-            logger.removeHandler(words)
-        self.assertEqual(words.said, [])
-        self.assertEqual({key: value for key, value in report.items() if value}, {})
-        return model
+    def text_of(self, model, prompts, **rules):
+        # What a cache of transformers keeps is not turned anew where a longer text turns otherwise.
+        rules = dict(max_new_tokens=30, do_sample=False, use_cache=False, pad_token_id=0, **rules)
+        texts = []
+        for ids in prompts:
+            mask = torch.ones(1, len(ids), dtype=torch.long)  # else it leaves out what looks like padding
+            texts.append(model.generate(torch.tensor([ids]), attention_mask=mask, **rules)[0, len(ids) :].tolist())
+        return texts
+
+    def text_of_cartan(self, *words, ranks=0):
+        words = ("--max-new-tokens", "30", *words)
+        lines = self.cartan("generate", "--from", "model", "--ids", "prompts.json", "--json", *words, ranks=ranks)
+        return [json.loads(line)["ids"] for line in lines.splitlines()]
+
+    def test_both_write_the_same(self):
+        """Greedy, with a penalty, up to one of several end tokens; across windows and original lengths."""
+        prompts = [self.ids[0, :20].tolist(), self.ids[1, :7].tolist()]
+        (self.dir / "prompts.json").write_text(json.dumps(prompts))
+        for name in ("llama_dynamic", "llama_llama3", "mistral_window", "qwen2", "qwen3_layers", "phi3_longrope"):
+            with self.subTest(name):
+                model = self.make(*CASES[name])
+                model.generation_config.eos_token_id = None
+                whole = self.text_of(model, prompts, repetition_penalty=1.3)
+                self.assertEqual(self.text_of_cartan("--repetition-penalty", "1.3", "--ignore-end"), whole)
+                for mesh in ("--tp", "--pp", "--cp"):
+                    words = ["--repetition-penalty", "1.3", "--ignore-end", mesh, "2"]
+                    self.assertEqual(self.text_of_cartan(*words, ranks=2), whole, mesh)
+                ends = [whole[0][11], whole[1][17]]
+                model.generation_config.eos_token_id = ends
+                model.generation_config.save_pretrained(self.dir / "model")
+                cut = self.text_of(model, prompts)
+                self.assertEqual(self.text_of_cartan(), cut)
 
     def test_both_compute_the_same(self):
         for name, (family, entries) in CASES.items():
@@ -147,6 +140,35 @@ class Transformers(unittest.TestCase):
                 self.cartan("export", "--from", "model.h5", "--output", "exported", "--dtype", "fp32")
                 exported = self.load_quietly(self.dir / "exported")
                 self.assertTrue(torch.equal(self.logits_of(exported), expected))
+
+    def test_adapters_are_those_of_peft(self):
+        try:
+            import peft
+        except ImportError as error:
+            self.skipTest(str(error))
+        for name, entries in {
+            "all": dict(target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]),
+            "some_layers": dict(target_modules=["q_proj", "down_proj"], layers_to_transform=[0, 2], use_rslora=True),
+        }.items():
+            with self.subTest(name):
+                subprocess.run(["rm", "-rf", "model", "made", "again", "merged"], cwd=self.dir, check=True)
+                base = self.make("Qwen2", {})
+                torch.manual_seed(4)
+                config = peft.LoraConfig(r=3, lora_alpha=7, init_lora_weights=False, task_type="CAUSAL_LM", **entries)
+                adapted = peft.get_peft_model(base, config)
+                expected = self.logits_of(adapted)
+                adapted.save_pretrained(self.dir / "made")
+                self.cartan("export", "--from", "made", "--base", "model", "--output", "again")
+                self.cartan("export", "--from", "made", "--base", "model", "--output", "merged", "--merge", "--dtype", "fp32")
+                found = self.logits_of_cartan("again")
+                self.assertLess((found - expected).abs().max() / expected.abs().max(), 2e-5)
+                merged = self.logits_of(self.load_quietly(self.dir / "merged"))
+                self.assertLess((merged - expected).abs().max() / expected.abs().max(), 2e-5)
+                plain = transformers.AutoModelForCausalLM.from_pretrained(
+                    self.dir / "model", dtype=torch.float32, attn_implementation="eager"
+                )
+                loaded = peft.PeftModel.from_pretrained(plain, self.dir / "again")
+                self.assertLess((self.logits_of(loaded) - expected).abs().max() / expected.abs().max(), 1e-6)
 
     def test_a_training_leaves_what_transformers_computes(self):
         self.make("Qwen2", {})

@@ -82,6 +82,12 @@ void record_rows(DType dtype, bool packed) {
     ops().copy(x.matrix(), copy.matrix(), stream());
     auto parts = rows(other, 3 * kTokens, cols, packed, "parts");
     ops().sum_parts(parts.matrix(), 3, x.matrix(), y.matrix(), stream());
+    const Array<std::uint64_t> seed(std::vector<std::uint64_t>{0x123456789abcdefull});
+    ops().dropout(
+        x.matrix(), ids,
+        {.factor = 1.5f, .threshold = 1u << 31, .seed = seed.data(), .stream = 5, .first_column = 3},
+        y.matrix(), stream());
+    ops().dropout(x.matrix(), {}, {.factor = 1.5f}, y.matrix(), stream());
     stream().synchronize();
   }
   ops().all_finite(x.matrix(), stream());
@@ -171,6 +177,8 @@ void record_sampling(bool packed) {
   auto logits = rows(DType::f32, tokens, vocab, packed, "logits");
   const Array<double> uniforms(std::vector<double>{0, 0.4, 0.99});
   Ints chosen(static_cast<std::size_t>(tokens));
+  const Ints used(std::vector<std::int32_t>{1002, 0, 57});
+  ops().penalise_repeats({logits.matrix().data, DType::f32, vocab}, used, 1.3f, stream());
   for (const SamplingRule& rule : {SamplingRule{0, 0, 1}, {1, 0, 1}, {0.8, 50, 0.9}}) {
     ops().sample(logits.matrix(), uniforms, rule, chosen, stream());
     stream().synchronize();

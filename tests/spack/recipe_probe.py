@@ -22,9 +22,6 @@ import types
 # find_package() name -> what a recipe calls it, None for what comes with the compiler
 PROVIDES = {
     "Threads": None,
-    "Arrow": "arrow",
-    "Parquet": "arrow",
-    "parquet": "arrow",
     "hwy": "highway",
     "MPI": "mpi",
     "HDF5": "hdf5",
@@ -33,6 +30,9 @@ PROVIDES = {
     "CUDAToolkit": "cuda",
     "PkgConfig": "pkgconfig",
     "nlohmann_json": "nlohmann-json",
+    "Arrow": "arrow",
+    "Parquet": "arrow",
+    "parquet": "arrow",
 }
 RECORD = {}
 

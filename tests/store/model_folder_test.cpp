@@ -368,19 +368,61 @@ TEST_F(Folder, PassesATokenizerAndItsTokensOn) {
   EXPECT_EQ(read_json(path_ / "new/generation_config.json")["eos_token_id"], Json({3, 5}));
 }
 
-TEST_F(Folder, ATensorThatStandsTwiceInAFileIsRefused) {
-  const std::string header =
-      R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
-  const std::uint64_t length = header.size();
-  std::string file(8, '\0');
-  std::memcpy(file.data(), &length, 8);
-  put("twice.safetensors", file + header + std::string(4, '\0'));
-  try {
-    const SafetensorsFile twice(path_ / "twice.safetensors");
-    FAIL() << "no error";
-  } catch (const DataError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("two tensors have the name a"));
+TEST_F(Folder, NamesTheTokensThatEndATextWhereItsFilesDo) {
+  EXPECT_THAT(read_end_tokens(path_), ElementsAre());
+  put("config.json", R"({"eos_token_id": 7})");
+  EXPECT_THAT(read_end_tokens(path_), ElementsAre(7));
+  put("generation_config.json", R"({"eos_token_id": null, "temperature": 0.6})");
+  EXPECT_THAT(read_end_tokens(path_), ElementsAre(7));
+  put("generation_config.json", R"({"eos_token_id": [128001, 128009]})");
+  EXPECT_THAT(read_end_tokens(path_), ElementsAre(128001, 128009));
+  for (const char* wrong : {"\"</s>\"", "-1", "[1, 2.5]", "4294967296", "{}"}) {
+    put("generation_config.json", fmt::format(R"({{"eos_token_id": {}}})", wrong));
+    try {
+      read_end_tokens(path_);
+      ADD_FAILURE() << wrong;
+    } catch (const DataError& error) {
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr("generation_config.json: eos_token_id = "), HasSubstr("token id")));
+    }
   }
+}
+
+class SafetensorsHeader : public Folder {
+ protected:
+  /// What a file of 8 bytes with this header is refused with.
+  std::string message(const std::string& header) {
+    const std::uint64_t length = header.size();
+    std::string file(8, '\0');
+    std::memcpy(file.data(), &length, 8);
+    put("file.safetensors", file + header + std::string(8, '\0'));
+    try {
+      const SafetensorsFile opened(path_ / "file.safetensors");
+    } catch (const DataError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+};
+
+TEST_F(SafetensorsHeader, WithATensorTwiceIsRefused) {
+  EXPECT_THAT(
+      message(
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})"),
+      HasSubstr("two tensors have the name a"));
+}
+
+TEST_F(SafetensorsHeader, WithNumbersThatAreNotWholeIsRefused) {
+  // Found by the fuzzer: 9e20 is a fraction for the JSON library, and no integer.
+  for (const char* const shape :
+       {"[922337203685477580742]", "[1.0]", "[-1]", "[18446744073709551615]", "1", "[[1]]"})
+    EXPECT_THAT(message(fmt::format(R"({{"a":{{"dtype":"F64","shape":{},"data_offsets":[0,8]}}}})", shape)),
+                HasSubstr(fmt::format("tensor a has shape = ")))
+        << shape;
+  for (const char* const offsets : {"[0,8.5]", "[0]", "[-1,8]", "{}", "[0,1e300]"})
+    EXPECT_THAT(message(fmt::format(R"({{"a":{{"dtype":"F64","shape":[1],"data_offsets":{}}}}})", offsets)),
+                HasSubstr("tensor a has data_offsets = "))
+        << offsets;
 }
 
 }  // namespace

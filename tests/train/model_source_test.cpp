@@ -67,6 +67,47 @@ TEST_P(ModelSourceTest, EveryMeshAndZeroStageHoldsTheParametersOfTheFiles) {
     }
 }
 
+TEST_P(ModelSourceTest, ALoadedModelHasTheUnitsAndSlicesOfItsPlaceOnly) {
+  const Tensors expected = testing::read_hf_tensors(folder_);
+  const int ranks = session_.world_size();
+  std::vector<comm::MeshShape> shapes{{1, ranks, 1, 1}, {1, 1, ranks, 1}, {ranks, 1, 1, 1}};
+  if (ranks == 2) shapes.push_back({1, 1, 1, 2});
+  const auto device = cartan::testing::make_test_device(3);
+  for (const comm::MeshShape& shape : shapes) {
+    comm::Mesh mesh(session_, shape, cartan::testing::test_device_kind());
+    const LoadedModel model = load_model(folder_, DType::bf16, *device, mesh);
+    // Replicas hold the same, so one at a time is put together.
+    const int replica = mesh.coordinate().dp + mesh.coordinate().cp;
+    for (int one = 0; one < shape.dp * shape.cp; ++one) {
+      const Tensors mine =
+          one == replica ? master_values(*model.state, &shard::GradientPart::alone) : Tensors{};
+      EXPECT_EQ(gather_tensors(model.config, mine, mesh.world()), expected) << comm::to_string(shape);
+    }
+    // A copy of a tied embedding is the only unit that two stages have.
+    const Index copies = model.layout->units().front().is_copy ? 1 : 0;
+    EXPECT_EQ(std::ssize(model.layout->units()), model.stage.end - model.stage.first + copies);
+    Index elements = 0;
+    for (const shard::FlatUnit& unit : model.layout->units()) elements += unit.spec->elements;
+    if (shape.tp > 1) {
+      EXPECT_LT(elements, model::parameter_count(model.config));
+    }
+  }
+}
+
+TEST(ModelSource, AMeshThatCannotSplitTheModelIsRefusedBeforeItIsRead) {
+  comm::Session& session = testing::session();
+  if (session.world_size() != 3) GTEST_SKIP() << "needs 3 ranks";
+  comm::Mesh mesh(session, {1, 1, 1, 3}, cartan::testing::test_device_kind());
+  const auto device = cartan::testing::make_test_device(1);
+  try {
+    load_model(*find_golden("models/llama-tied-tiny"), DType::f32, *device, mesh);
+    FAIL() << "no error";
+  } catch (const ConfigError& error) {
+    EXPECT_NE(std::string(error.what()).find("mesh.tp = 3 cannot split model.heads = 4"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST_P(ModelSourceTest, DescribesItAlikeWithTheEntriesOfTransformers4And5) {
   const auto newer = find_golden("models/" + GetParam() + "/config.v5.json");
   if (!newer) GTEST_SKIP() << "no config.v5.json of " << GetParam() << " here";
@@ -83,9 +124,8 @@ INSTANTIATE_TEST_SUITE_P(Models, ModelSourceTest,
 
 TEST(ModelSource, LongSequencesTurnByTheLongFactors) {
   const auto device = cartan::testing::make_test_device(2);
-  const auto alone = comm::make_local_communicator("test");
-  const LoadedModel model =
-      load_model(*find_golden("models/phi3-longrope-tiny"), DType::f32, *device, *alone);
+  comm::Mesh alone = comm::Mesh::alone();
+  const LoadedModel model = load_model(*find_golden("models/phi3-longrope-tiny"), DType::f32, *device, alone);
   for (const char* name : {"io", "io_long"}) {
     const store::SafetensorsFile io(
         *find_golden(fmt::format("expected/phi3-longrope-tiny/{}.safetensors", name)));
@@ -93,7 +133,8 @@ TEST(ModelSource, LongSequencesTurnByTheLongFactors) {
     const std::vector<float> expected = io.floats("logits");
     const auto length = static_cast<std::size_t>(io.tensor("input_ids").shape[1]);
     for (std::size_t first = 0; first < ids.size(); first += length) {
-      const SequenceResult result = evaluate_ids(model, std::span(ids).subspan(first, length), true, *device);
+      const SequenceResult result =
+          evaluate_ids(model, std::span(ids).subspan(first, length), true, {*device, alone});
       const auto begin = expected.begin() + static_cast<std::ptrdiff_t>(first * 512);
       EXPECT_LT(distance(result.logits, {begin, begin + static_cast<std::ptrdiff_t>(length * 512)}).largest,
                 5e-5)

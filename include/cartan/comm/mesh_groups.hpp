@@ -4,6 +4,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cartan/comm/mesh.hpp"
@@ -57,6 +58,11 @@ class Mesh {
   /// Ends what waits for peers on this rank's device, so that whoever waits for it goes on to fail; nothing
   /// can be sent any more. For the error path; any thread may call it.
   void abandon() noexcept;
+
+  /// Memory that peers in tp, or else in cp, reach directly (Communicator::allocate_exchange): for what lives
+  /// within a step. Collective over these groups, and so is its release.
+  device::Buffer allocate_exchange(device::Device& device, std::size_t size_bytes, device::MemoryKind kind,
+                                   std::string_view label);
 
   /// A further communicator over the same ranks, for work that runs beside that of the first.
   std::unique_ptr<Communicator> duplicate(Communicator& of, const std::string& name);

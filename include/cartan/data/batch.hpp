@@ -22,6 +22,7 @@ struct Batch {
   std::vector<std::int32_t> positions;       ///< place in the document, or in the part of it in this row
   std::vector<std::int32_t> document_start;  ///< token t of a row attends to [document_start[t], t] of it
   std::vector<std::int32_t> window_start;    ///< the same in layers with a window; empty without such layers
+  std::vector<std::int32_t> row_numbers{};   ///< in the global batch; empty without dropout
 
   friend bool operator==(const Batch&, const Batch&) = default;
 };

@@ -22,6 +22,8 @@ class Device {
   virtual DeviceKind kind() const = 0;
   /// For people: "cpu: Intel Xeon ..., 2 threads, AVX-512".
   virtual std::string description() const = 0;
+  /// Threads of the host that this rank may keep busy.
+  virtual int threads() const { return 1; }
 
   /// Uninitialised bytes, aligned for every operation. Throws EnvironmentError that names `label` and what is
   /// in use.

@@ -47,6 +47,15 @@ struct UpdateDecision {
   std::int32_t is_applied = 0;  ///< 0: the norm is not finite
 };
 
+/// Which elements a dropout leaves away, and what it does with the others.
+struct DropoutRule {
+  float factor = 1;                     ///< multiplies what stays
+  std::uint32_t threshold = 0;          ///< an element whose random 32 bits are below it is left away
+  const std::uint64_t* seed = nullptr;  ///< in device memory; null: all stays
+  std::uint64_t stream = 0;             ///< keeps several dropouts with one seed apart
+  Index first_column = 0;               ///< number of the matrix's first column
+};
+
 /// Floats in a block of square_sums; units start at multiples of it in flat buffers.
 inline constexpr Index kSumBlock = 1024;
 
@@ -214,6 +223,13 @@ class Ops {
   ///   stacked [parts * T, D]; residual and out [T, D] in one dtype
   virtual void sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out,
                          Stream& stream) = 0;
+  /// out = x * rule.factor, 0 where an element is left away. Its random bits are a function of seed, stream,
+  /// the number of its row, rows[t] (not negative), and that of its column c = first_column + its own: word c
+  /// % 4 of philox({c / 4, row, stream}, seed) (core/random.hpp), on every device. `rows` may be empty
+  /// without a seed. out may be x.   x, out [T, D], same dtype; first_column + D at most 2^32 Source:
+  /// Srivastava et al. 2014, Journal of Machine Learning Research 15.
+  virtual void dropout(ConstMatrix x, std::span<const std::int32_t> rows, const DropoutRule& rule, Matrix out,
+                       Stream& stream) = 0;
   /// y += x, fp32.
   virtual void add(Vector y, ConstVector x, Stream& stream) = 0;
   /// y -= x, fp32.
@@ -235,6 +251,13 @@ class Ops {
   virtual void scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices,
                            Stream& stream) = 0;
 
+  /// Makes what a text has already said less likely, before the next token is chosen: logits[id] is divided
+  /// by `penalty` where it is positive, and multiplied by it where it is not, for each of the ids, which are
+  /// distinct. An id that has no logit is an error on cpu, and ignored on a GPU.
+  ///   logits fp32 [V], ids in device memory, penalty > 0. Source: Keskar et al. 2019 (CTRL),
+  ///   arXiv:1909.05858.
+  virtual void penalise_repeats(Vector logits, std::span<const std::int32_t> ids, float penalty,
+                                Stream& stream) = 0;
   /// The next token of each row. A token's weight is TokenWeight's (cartan/device/sampling.hpp). Of the top_k
   /// largest logits it keeps the smallest set of the largest that has at least top_p of their weight; of
   /// equal logits, those of the lowest ids. tokens[t] is the first kept id, in ascending order, whose weight

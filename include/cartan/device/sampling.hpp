@@ -38,6 +38,11 @@ CARTAN_EVERYWHERE inline std::uint32_t bits_in_place(std::uint32_t order) {
   return order < kSignBit ? kSignBit + (kSignBit - order) : order - kSignBit;
 }
 
+/// A logit of a token that the text has already (Ops::penalise_repeats).
+CARTAN_EVERYWHERE inline float penalised(float logit, float penalty) {
+  return logit > 0 ? logit / penalty : logit * penalty;
+}
+
 /// exp((logit - largest) / temperature) in units of 2^-40, rounded down, of logits up to the largest, which
 /// is finite.   temperature > 0
 class TokenWeight {

@@ -11,6 +11,7 @@
 #include "cartan/device/device.hpp"
 #include "cartan/model/config.hpp"
 #include "cartan/model/context_group.hpp"
+#include "cartan/model/linear.hpp"
 #include "cartan/model/parameters.hpp"
 #include "cartan/model/tensor_group.hpp"
 
@@ -29,14 +30,7 @@ struct BatchView {
   /// The same for layers that see a window: the first token of the document that is not too far away. Empty
   /// where no layer does.
   std::span<const std::int32_t> window_start, all_window_start;
-};
-
-/// A unit's parameters in the dtype of computing, and where its gradients go.
-struct UnitView {
-  const void* data = nullptr;
-  DType dtype = DType::f32;
-  device::GradientView gradient;
-  device::GradientView matrix_gradient;  ///< of the head only: where the gradient of its [V, D] matrix goes
+  DropoutRows dropout{};
 };
 
 /// Cosines and sines of all positions, fp32 [positions, rotary_dim / 2].
@@ -103,6 +97,14 @@ struct BlockGradients {
   device::ArenaMatrix d_norm1, d_norm2, d_qk;  ///< gradients of what the norms gave
 };
 
+/// A text that goes on, and where its keys and values are kept: the ranks of a context group have a run of
+/// its positions each.
+struct CachedText {
+  Index cached = 0;  ///< its tokens before the newest ones
+  LeafRange kept;    ///< positions whose keys and values this rank keeps
+  Index row = 0;     ///< of the caches, of the first of these
+};
+
 class Block {
  public:
   /// The scales of a block's linear layers, by BlockLinear.
@@ -122,25 +124,29 @@ class Block {
   /// Computes that again.
   void recompute(const BatchView& batch, const UnitView& unit, const RopeTable& rope, BlockActivations& saved,
                  Recompute what, const Workplace& work) const;
-  /// From gradients.d_out to the gradient of the input [R, D]. `joint`: the wgrad follows at once, so
-  /// gathered rows stay and the gradients of norm weights are folded here.
+  /// From gradients.d_out to the gradient of the input [R, D], which is left away where nobody wants it.
+  /// `joint`: the wgrad follows at once, so gathered rows stay and the gradients of norm weights are folded
+  /// here.
   device::ArenaMatrix backward_input(const BatchView& batch, const UnitView& unit, const RopeTable& rope,
                                      BlockActivations& saved, BlockGradients& gradients, bool joint,
-                                     const Workplace& work) const;
-  /// Folds the gradients of all matrices and biases, and of the norms where backward_input did not.
+                                     bool wants_input, const Workplace& work) const;
+  /// Folds the gradients of what is trained: matrices and biases, and the norms where backward_input did not.
   void backward_weight(const BatchView& batch, const UnitView& unit, BlockActivations& saved,
                        BlockGradients& gradients, const Workplace& work) const;
 
-  /// Decoding with a cache: saved.x [S * n, D] are the newest n tokens of each sequence. Their keys and
-  /// values are appended to the cache ([S * capacity, K C] each, `cached` rows of each sequence are filled),
-  /// then they attend to everything in it. One sequence at a time where n > 1.
-  void decode(const BatchView& batch, const UnitView& unit, const RopeTable& rope, BlockActivations& saved,
-              device::Matrix cache_k, device::Matrix cache_v, Index cached, device::Matrix out,
-              const Workplace& work) const;
+  /// Decoding with a cache: saved.x [S * n, D] are the newest n tokens of each of the S texts, on every rank
+  /// (TensorRows::all). Their keys and values go into the caches ([rows of all texts, K C] each), where kept
+  /// here, then they attend to everything before them and to themselves. A text's bits do not depend on the
+  /// others. Collective.
+  void decode(const BatchView& batch, std::span<const CachedText> texts, const UnitView& unit,
+              const RopeTable& rope, BlockActivations& saved, device::Matrix cache_k, device::Matrix cache_v,
+              device::Matrix out, const Workplace& work) const;
 
  private:
-  struct Offsets {
-    Index norm1 = 0, qkv = 0, qkv_bias = 0, q_norm = 0, k_norm = 0, o = 0, norm2 = 0, gate_up = 0, down = 0;
+  /// A norm's weight in the unit.
+  struct Norm {
+    Index offset = 0;
+    bool trained = false;
   };
   void project(const BatchView& batch, const UnitView& unit, const RopeTable& rope, BlockActivations& saved,
                bool keeps_statistics, const Workplace& work) const;
@@ -155,8 +161,7 @@ class Block {
   /// The own rows, normalized. inv_rms may be absent.
   device::ArenaMatrix normalize(device::ConstMatrix x, device::ConstVector weight, device::Vector inv_rms,
                                 const Workplace& work) const;
-  device::ConstMatrix matrix(const UnitView& unit, Index offset, Index rows, Index cols) const;
-  device::ConstVector vector(const UnitView& unit, Index offset, Index size) const;
+  device::ConstVector weight(const UnitView& unit, const Norm& norm, Index size) const;
   device::ConstMatrix rotated_q(const BlockActivations& saved) const;
   device::ConstMatrix rotated_k(const BlockActivations& saved) const;
   device::ConstMatrix values(const BlockActivations& saved) const;
@@ -164,15 +169,14 @@ class Block {
   /// The first key that each row sees.
   std::span<const std::int32_t> first_seen(const BatchView& batch) const;
   device::AttentionShape attention_shape(device::SequenceShape shape) const;
-  const Fp8Linear& fp8(BlockLinear which) const { return fp8_[static_cast<std::size_t>(which)]; }
 
   TensorGroup tensor_;
   ContextGroup context_;
   Index hidden_, heads_, kv_heads_, head_dim_, ffn_;
   float eps_;
-  bool bias_, qk_norm_, windowed_;
-  Offsets at_;
-  Fp8Linears fp8_;
+  bool qk_norm_, windowed_;
+  Norm norm1_, norm2_, q_norm_, k_norm_;
+  LinearLayer qkv_, o_, gate_up_, down_;
 };
 
 }  // namespace cartan::model

@@ -29,6 +29,19 @@ struct RopeScaling {
 
 inline constexpr Index kMostLayers = Index{1} << 16;
 
+/// Low-rank adapters beside linear layers, which alone are trained: y = W x + alpha / rank * B A dropout(x)
+/// with A [rank, K] and B [N, rank]. Source: Hu et al. 2021, arXiv:2106.09685.
+struct LoraConfig {
+  Index rank = 0;      ///< 0: no adapters
+  double alpha = 16;   ///< their sum is multiplied by alpha / rank
+  double dropout = 0;  ///< share of the inputs of A that is zero in a training step
+  std::vector<std::string> targets{"q_proj", "v_proj"};  ///< patterns of linear layers (adapters.hpp)
+  std::string layers = "all";                            ///< all, or numbers from 0 as in 0-3,7
+  std::string from;  ///< a folder in PEFT's layout that their first values come from; not used afterwards
+
+  double scale() const { return alpha / static_cast<double>(rank); }
+};
+
 /// Zero means "derive": kv_heads = heads, head_dim = hidden / heads, vocab = the tokenizer's size.
 struct ModelConfig {
   std::string preset;  ///< where the other values came from, for people; not used afterwards
@@ -53,6 +66,9 @@ struct ModelConfig {
   double norm_eps = 1e-5;
   double init_std = 0.02;
   RopeScaling rope_scaling;
+  LoraConfig lora;
+  std::vector<std::string>
+      train_only;  ///< patterns of the parameters that are trained; none: all, or adapters
 
   /// Fills in what is zero, given the tokenizer's size.
   void derive(Index tokenizer_vocab);
@@ -85,7 +101,9 @@ struct FlopsPerToken {
 };
 FlopsPerToken flops_per_token(const ModelConfig& config, Index length);
 
-/// All parameters; a tied matrix counts once.
+/// All parameters, adapters too; a tied matrix counts once.
 Index parameter_count(const ModelConfig& config);
+/// Those that are trained.
+Index trained_parameter_count(const ModelConfig& config);
 
 }  // namespace cartan::model

@@ -5,6 +5,7 @@
 // the other, so that causal work is even.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -67,6 +68,15 @@ class ContextGroup {
   void backward(const AttentionOperands& of, device::ConstMatrix out, device::ConstVector log_sum_exp,
                 device::ConstMatrix dout, device::Matrix dq, device::Matrix dk, device::Matrix dv,
                 const Workplace& work) const;
+
+  /// Attention to keys of which each rank keeps some: `attend` writes what the queries, the same on every
+  /// rank, see of those that are here, as Ops::attention_forward does, in fp32 where there are several ranks.
+  /// out [T, heads * C] becomes what they see of all: partial results are merged by their log-sum-exp in the
+  /// order of ranks, with the same bits on each. Where only one rank has keys that a query sees, its result
+  /// stays as it is. Collective.
+  using AttendHere = std::function<void(device::Matrix out, device::Vector log_sum_exp)>;
+  void attend_to_parts(Index heads, const AttendHere& attend, device::Matrix out,
+                       const Workplace& work) const;
 
  private:
   comm::Communicator* comm_ = nullptr;

@@ -34,7 +34,8 @@ class Head {
   void loss(const BatchView& batch, device::ConstMatrix x, device::ConstVector norm_weight,
             device::ConstMatrix matrix, device::Vector row_loss, const Workplace& work) const;
   /// As loss, and returns `scale` times the gradient of the summed loss [R, D]; folds the gradients of norm
-  /// weight and matrix. d_matrix.slots has as many entries as head_slots_needed says.
+  /// weight and matrix, each of which may be absent. d_matrix.slots has as many entries as head_slots_needed
+  /// says.
   device::ArenaMatrix loss_and_gradients(const BatchView& batch, device::ConstMatrix x,
                                          device::ConstVector norm_weight, device::ConstMatrix matrix,
                                          device::Vector row_loss, const float* scale,

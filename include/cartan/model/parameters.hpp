@@ -13,7 +13,7 @@
 
 namespace cartan::model {
 
-enum class Init { normal, ones, zeros };
+enum class Init { normal, ones, zeros, uniform };
 
 /// A place on the axis of tensor parallelism.
 struct TensorSlice {
@@ -34,6 +34,7 @@ struct ParameterSpec {
   /// Places that hold the same part, neighbours. Each computes a summand of its gradient.
   int sharers = 1;
   bool stands_alone = true;  ///< the first of the sharers, which counts for all in norms and checkpoints
+  bool trained = true;       ///< has gradients and states
 
   Index elements() const;  ///< of the part
 };
@@ -58,13 +59,16 @@ void for_each_run(const ParameterSpec& parameter, Index begin, Index end, const 
 }
 
 /// A granule of gathering, bucketing and sharding: the embedding, a block, or the head. Parameters follow
-/// each other without gaps; in a block the replicated ones come first, then q, k, v and gate, up in this
-/// order, so that each group is also one matrix.
+/// each other, first those that are trained, then the others. Of both, in a block, the replicated ones come
+/// first, then q, k, v and gate, up in this order, so that each group is also one matrix.
 struct UnitSpec {
   std::string name;
   Index layer = -1;  ///< of a block, from 0
   std::vector<ParameterSpec> parameters;
-  Index elements = 0;
+  /// In front, for what is trained: as many on every place of tensor parallelism, so that what several
+  /// places share lies at the same elements on all of them.
+  Index trained = 0;
+  Index elements = 0;  ///< with the others
 
   /// Throws InternalError if there is no such parameter.
   const ParameterSpec& parameter(const std::string& name) const;
@@ -84,6 +88,7 @@ Index first_vocabulary_row(const ModelConfig& config, TensorSlice tensor);
 /// Values of elements [first, first + out.size()) of a parameter at the start of training: a function of
 /// (seed, name, element), so any shard can be made anywhere. Normal with init_std; projections that write to
 /// the residual stream (o_proj, down_proj) with init_std / sqrt(2 layers) (Radford et al. 2019, GPT-2).
+/// Of adapters, A is uniform within 1 / sqrt(K) and B zero, as PEFT begins.
 void initial_values(const ModelConfig& config, const ParameterSpec& parameter, std::uint64_t seed,
                     Index first, std::span<float> out);
 

@@ -19,6 +19,7 @@ struct StageOptions {
   DType compute = DType::f32;
   device::SequenceShape micro;         ///< the largest micro-batch: rows of this rank
   Index rope_positions = 0;            ///< length of whole sequences
+  Index rope_length = 0;               ///< which the frequencies are chosen for; 0: rope_positions
   DType rope_rounding = DType::f32;    ///< of the rotary tables' values
   bool training = true;                ///< false: backward is not possible
   int head_slots = 0;                  ///< head_slots_needed of the run's fold plans
@@ -67,13 +68,15 @@ class Stage {
   /// Row losses of a flight that has been forward, without gradients. With a head only.
   void loss(Flight& flight, UnitSource& units);
   /// Head, blocks and embedding in reverse. `d_output`: gradient of the output, of a stage without head.
-  /// Returns the gradient of the input, of a stage without embedding. unit_done(i) is called when the
-  /// gradients of unit i of the source are complete for this micro-batch. The loss is the sum over rows: the
-  /// caller divides by the tokens of the global batch. `input` leaves the gradients of the blocks' weights to
-  /// a later call of `weight`.
+  /// Returns the gradient of the input, of a stage without embedding; zeros where no earlier stage trains
+  /// anything. Units in front of the model's first trained one have no backward pass. unit_done(i) is called
+  /// when the gradients of unit i of the source are complete for this micro-batch. The loss is the sum over
+  /// rows: the caller divides by the tokens of the global batch. `input` leaves the gradients of the blocks'
+  /// weights to a later call of `weight`.
   device::ArenaMatrix backward(Flight& flight, UnitSource& units, device::ArenaMatrix d_output, Backward how,
                                const std::function<void(std::size_t)>& unit_done);
-  /// logits fp32 [rows.rows, V] of rows of a flight's output (`begin` first). For groups of one.
+  /// logits fp32 [out.rows, V] of rows of a flight (`begin` first) for the V rows of the vocabulary that this
+  /// rank holds. With a head only. Collective over the tensor group.
   void logits(const Flight& flight, UnitSource& units, Index begin, device::Matrix out);
 
  private:

@@ -11,26 +11,22 @@
 
 #include "cartan/comm/communicator.hpp"
 #include "cartan/device/arena.hpp"
-#include "cartan/model/fp8.hpp"
+#include "cartan/model/linear.hpp"
 #include "cartan/model/parameters.hpp"
+#include "cartan/model/workplace.hpp"
 
 namespace cartan::model {
-
-/// What the units of a stage compute with.
-struct Workplace {
-  device::Device& device;
-  device::Arena& arena;
-  DType dtype = DType::f32;
-
-  device::Ops& ops() const { return device.ops(); }
-  device::Stream& stream() const { return device.compute_stream(); }
-  device::ArenaMatrix matrix(Index rows, Index cols) const { return arena.matrix(dtype, rows, cols); }
-};
 
 /// Where the messages of a tensor group travel while the device computes.
 struct TensorOverlap {
   int chunks = 1;                            ///< rows are communicated and multiplied in so many parts
   std::shared_ptr<device::Stream> stream{};  ///< null: the compute stream, one after the other
+};
+
+/// Which rows of the residual stream a rank has.
+enum class TensorRows {
+  own,  ///< its part: sequence parallelism
+  all,  ///< all ranks the same: for few rows at a time, and where no backward pass follows
 };
 
 /// Rows of all ranks of a group: a view of the own rows where there is one rank, else memory of their own.
@@ -43,14 +39,16 @@ class TensorGroup {
  public:
   /// A group of one.
   TensorGroup() = default;
-  explicit TensorGroup(comm::Communicator& comm, TensorOverlap overlap = {});
+  explicit TensorGroup(comm::Communicator& comm, TensorOverlap overlap = {},
+                       TensorRows rows = TensorRows::own);
 
   bool is_alone() const { return comm_ == nullptr; }
   TensorSlice slice() const { return slice_; }
   comm::Communicator* communicator() const { return comm_; }
-  /// Of each sequence a rank owns consecutive rows, as many as every other: length must be divisible.
+  /// Of each sequence a rank owns consecutive rows, as many as every other: length must be divisible. With
+  /// TensorRows::all every rank owns all of them.
   device::SequenceShape own_rows(device::SequenceShape all) const {
-    return {all.sequences, all.length / slice_.count};
+    return has_all_rows() ? all : device::SequenceShape{all.sequences, all.length / slice_.count};
   }
 
   // `shape` is that of all rows; matrices hold [sequences * length, columns]. Collective.
@@ -64,26 +62,22 @@ class TensorGroup {
   void sum_to_owners(device::ConstMatrix partial, device::ConstMatrix residual, device::Matrix out,
                      device::SequenceShape shape, const Workplace& work) const;
 
-  // The products of a linear layer; `fp8` are its scales, which may be absent.
+  // The products of a linear layer.
 
   /// out = gathered own w^T + bias: own [own rows, K], w [N part, K], out [all rows, N part]. Returns the
   /// gathered rows.
-  GatheredRows column_split_product(device::ConstMatrix own, device::ConstMatrix w, device::ConstVector bias,
-                                    device::Matrix out, device::SequenceShape shape, const Fp8Linear& fp8,
-                                    const Workplace& work) const;
+  GatheredRows column_split_product(device::ConstMatrix own, const Linear& linear, device::Matrix out,
+                                    device::SequenceShape shape, const Workplace& work) const;
   /// out = residual + x w^T: x [all rows, K part], w [N, K part], out and residual the own rows.
-  void row_split_product(device::ConstMatrix x, device::ConstMatrix w, device::ConstMatrix residual,
-                         device::Matrix out, device::SequenceShape shape, const Fp8Linear& fp8,
-                         const Workplace& work) const;
+  void row_split_product(device::ConstMatrix x, const Linear& linear, device::ConstMatrix residual,
+                         device::Matrix out, device::SequenceShape shape, const Workplace& work) const;
   /// The gradient dy w of a column-split product's input, for the own rows.
-  device::ArenaMatrix input_gradient(device::ConstMatrix dy, device::ConstMatrix w,
-                                     device::SequenceShape shape, const Fp8Linear& fp8,
-                                     const Workplace& work) const;
+  device::ArenaMatrix input_gradient(device::ConstMatrix dy, const Linear& linear,
+                                     device::SequenceShape shape, const Workplace& work) const;
   /// dx = gathered own w, the gradient of a row-split product's input: own [own rows, N], w [N, K part],
   /// dx [all rows, K part]. Returns the gathered rows.
-  GatheredRows output_gradient(device::ConstMatrix own, device::ConstMatrix w, device::Matrix dx,
-                               device::SequenceShape shape, const Fp8Linear& fp8,
-                               const Workplace& work) const;
+  GatheredRows output_gradient(device::ConstMatrix own, const Linear& linear, device::Matrix dx,
+                               device::SequenceShape shape, const Workplace& work) const;
 
  private:
   /// Rows that travel together: of some sequences, a run of the rows that each rank owns.
@@ -100,9 +94,12 @@ class TensorGroup {
     return overlap_.stream ? *overlap_.stream : work.stream();
   }
 
+  bool has_all_rows() const { return rows_ == TensorRows::all; }
+
   comm::Communicator* comm_ = nullptr;
   TensorSlice slice_;
   TensorOverlap overlap_;
+  TensorRows rows_ = TensorRows::own;
 };
 
 }  // namespace cartan::model

@@ -45,7 +45,9 @@ class HeldHead {
   /// `rows` of the vocabulary are here.
   HeldHead(const ModelConfig& config, const UnitSpec& spec, UnitSource& units, std::size_t last, Index rows)
       : unit_(units, last) {
-    norm_ = {unit_->data, unit_->dtype, config.hidden};
+    const ParameterSpec& norm = spec.parameter("model.norm.weight");
+    norm_ = {device::advance(unit_->data, unit_->dtype, norm.offset), unit_->dtype, config.hidden};
+    if (norm.trained) norm_gradient_ = unit_->gradient.at(norm.offset);
     if (config.tied) {
       embedding_.emplace(units, 0);
       matrix_ = {(*embedding_)->data, (*embedding_)->dtype, rows, config.hidden, config.hidden};
@@ -55,6 +57,8 @@ class HeldHead {
     }
   }
   const UnitView& unit() const { return *unit_; }
+  /// Where the norm's gradient goes; absent where it is not trained.
+  const device::GradientView& norm_gradient() const { return norm_gradient_; }
   device::ConstVector norm() const { return norm_; }      ///< [D]
   device::ConstMatrix matrix() const { return matrix_; }  ///< [V, D]
 
@@ -62,6 +66,7 @@ class HeldHead {
   HeldUnit unit_;
   std::optional<HeldUnit> embedding_;
   device::ConstVector norm_;
+  device::GradientView norm_gradient_;
   device::ConstMatrix matrix_;
 };
 

@@ -32,7 +32,8 @@ struct ShardPlace {
   int width = 1;           ///< ranks that share one set of states; divides size
 };
 
-/// A range of gradients that are computed together and reduced to owners.
+/// A range of gradients that are computed together and reduced to owners; it is empty where nothing is
+/// trained.
 struct GradientPart {
   std::string name;
   Index elements = 0;  ///< with those that only other places of tensor parallelism have
@@ -45,7 +46,10 @@ struct GradientPart {
 struct FlatUnit {
   Index number = 0;  ///< in describe_units
   const model::UnitSpec* spec = nullptr;
+  Index elements = 0;         ///< of the parameters: those with gradients, then the frozen ones
   Index parameter_begin = 0;  ///< element of the buffer of whole parameters
+  LeafRange frozen;           ///< of the elements: what this rank keeps of those without gradients
+  Index frozen_begin = 0;     ///< element of the buffer of frozen parts, where that is not all
   GradientPart gradient;
   bool is_copy =
       false;  ///< of the tied embedding, beside the head of another stage; the first stage's counts
@@ -76,27 +80,28 @@ class FlatLayout {
   const ShardPlace& place() const { return place_; }
   Index parameter_elements() const { return parameter_elements_; }
   Index gradient_elements() const { return gradient_elements_; }
-  Index owned_elements() const { return owned_elements_; }  ///< of states
+  Index owned_elements() const { return owned_elements_; }    ///< of states
+  Index frozen_elements() const { return frozen_elements_; }  ///< of the buffer of frozen parts
   Index owned_gradient_elements() const {
     return owned_gradients_;
   }                                          ///< owned_elements and the tied gradient's
   Index largest_unit(bool embedding) const;  ///< elements of the first unit, or of the others
+  Index largest_gradient() const;
 
   /// Where a stage with look-up and tied head puts the head's gradient of the matrix. With fused updates that
   /// is the embedding's own place; else it is added to the embedding's after reduction.
   const std::optional<GradientPart>& tied_gradient() const { return tied_; }
 
  private:
-  Index largest_part(const model::ModelConfig& config, model::TensorSlice tensor, Index number);
   GradientPart make_part(const std::string& name, Index elements, Index begin);
 
   std::vector<model::UnitSpec> specs_;
-  std::vector<Index> largest_;  // by unit of the model
   std::vector<FlatUnit> units_;
   GradientLife life_;
   ShardPlace place_;
   std::optional<GradientPart> tied_;
-  Index parameter_elements_ = 0, gradient_elements_ = 0, owned_elements_ = 0, owned_gradients_ = 0;
+  Index parameter_elements_ = 0, gradient_elements_ = 0, owned_elements_ = 0, owned_gradients_ = 0,
+        frozen_elements_ = 0;
 };
 
 /// Which elements of a unit: &GradientPart::owned or &GradientPart::alone.
@@ -124,6 +129,16 @@ void for_each_part(const FlatLayout& layout, HeldRange range, const Visit& visit
                        visit(u, parameter, begin - parameter.offset, end - parameter.offset);
                      });
   }
+}
+
+/// The same for what this rank keeps of the parameters that are not trained.
+template <class Visit>
+void for_each_frozen_part(const FlatLayout& layout, const Visit& visit) {
+  for (std::size_t u = 0; u < layout.units().size(); ++u)
+    for_each_part_in(layout.units()[u], layout.units()[u].frozen,
+                     [&](const model::ParameterSpec& parameter, Index begin, Index end) {
+                       visit(u, parameter, begin - parameter.offset, end - parameter.offset);
+                     });
 }
 
 }  // namespace cartan::shard

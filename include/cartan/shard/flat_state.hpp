@@ -52,7 +52,7 @@ class FlatState {
 
   /// Sets all parameters, masters and moments to zero.
   void clear();
-  /// Sets every owned parameter to its initial value and the moments to zero. Collective.
+  /// Sets every parameter to its initial value and the moments to zero. Collective.
   void initialise(const model::ModelConfig& config, std::uint64_t seed);
   /// Makes the parameters for computing from the master parameters, which were written on the compute stream,
   /// as the moments were; from now on any stream may use them. Blocks. Collective.
@@ -64,6 +64,8 @@ class FlatState {
   device::Vector exp_avg_sq(std::size_t unit, Index begin, Index count) const;
   /// What an update writes for computing; absent where that is the master itself, or is made on demand.
   device::Vector compute(std::size_t unit, Index begin, Index count) const;
+  /// Elements of a unit's frozen parameters that this rank keeps, in the dtype of computing.
+  device::Vector frozen(std::size_t unit, Index begin, Index count) const;
   /// The parameters for computing, owned or not; where this rank keeps all of them (stages 0 to 2, and not
   /// fused).
   device::Vector whole(std::size_t unit, Index begin, Index count) const;
@@ -106,7 +108,8 @@ class FlatState {
   };
 
   bool is_on_demand() const { return !windows_.empty(); }
-  std::vector<comm::ByteView> parts_of(void* base, std::size_t unit) const;
+  /// What each rank of the shard group owns of elements [begin, end) of a unit at `base`.
+  std::vector<comm::ByteView> parts_of(void* base, LeafRange elements) const;
   /// Copies a unit's own part into a window; done at the event.
   device::Event bring(const device::Vector& from, const device::Vector& to);
   Window* window_of(std::size_t unit);
@@ -122,6 +125,7 @@ class FlatState {
   device::Buffer whole_;    ///< all parameters in the dtype of computing; absent where windows hold them
   device::Buffer master_;   ///< owned, fp32; absent where whole_ has them
   device::Buffer shards_;   ///< owned, in the dtype of computing, where only windows hold more
+  device::Buffer frozen_;   ///< likewise the own part of what is not trained
   device::Buffer moments_;  ///< owned: exp_avg, then exp_avg_sq
   std::vector<device::Buffer> gradients_, owned_gradients_;
   std::vector<float*> slots_;

@@ -1,9 +1,11 @@
 // The config.json of a Hugging Face folder, to and from the description of a model.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cartan/core/json_fwd.hpp"
 #include "cartan/model/config.hpp"
@@ -16,6 +18,10 @@ namespace cartan::store {
 model::ModelConfig read_model_config(const std::filesystem::path& path);
 /// The same from its text; `where` names it.
 model::ModelConfig model_config_from_hugging_face(const Json& json, const std::string& where);
+
+/// The ids that end a text: eos_token_id, a number or a list, of a folder's generation_config.json, or else
+/// of its config.json; empty where neither names any. Throws IoError, and DataError that names the file.
+std::vector<std::int32_t> read_end_tokens(const std::filesystem::path& folder);
 
 /// llama | mistral | qwen2 | qwen3 | phi3: config.family, or the first of them that has all that the model
 /// has. Throws ConfigError that says what no family, or not the one that is named, has.

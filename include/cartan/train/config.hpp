@@ -101,6 +101,7 @@ struct CheckpointConfig {
 struct ExportConfig {
   std::string dir;             ///< export.dir: a Hugging Face folder; empty: none
   std::string dtype = "bf16";  ///< fp32 | bf16 | fp16
+  bool merge = false;          ///< adapters are added to the weights, instead of written alone
 };
 
 struct WatchConfig {
@@ -141,6 +142,9 @@ std::filesystem::path tokenizer_folder(const std::string& tokenizer, const std::
 /// Which of the model's layers recompute.layers names. Throws ConfigError.
 std::vector<bool> recomputed_layers(const Config& config);
 
+/// The part of resolve() that says why tensor parallelism over the columns of `mesh` cannot split a derived
+/// model with heads.
+void check_columns(const model::ModelConfig& model, const comm::MeshShape& mesh, Problems& problems);
 /// The part of resolve() that derives batch.micro, for a mesh without zeros. Adds what does not divide.
 void check_batch(Config& config, Problems& problems);
 /// Micro-batches that a rank computes in a step; after check_batch().

@@ -21,8 +21,8 @@ Tensors master_values(const shard::FlatState& state, shard::HeldRange range = &s
 Tensors gradient_values(const shard::FlatState& state, double scale,
                         shard::HeldRange range = &shard::GradientPart::owned);
 
-/// The whole tensors of `config` from what each rank alone stands for. Collective over `world`, one sum for
-/// each parameter.
+/// The whole trained tensors of `config` from what each rank alone stands for. Collective over `world`, one
+/// sum for each parameter.
 Tensors gather_tensors(const model::ModelConfig& config, const Tensors& mine, comm::Communicator& world);
 
 /// norm(a - b), norm(b), and the largest |a - b|; NaN where a value is.

@@ -45,6 +45,8 @@ class CpuDevice : public Device {
                        instruction_set());
   }
 
+  int threads() const override { return threads_; }
+
   Buffer allocate(std::size_t size_bytes, MemoryKind kind, std::string_view label) override {
     if (size_bytes == 0) return {nullptr, 0, kind, ledger_, nullptr};
     const std::size_t alignment = size_bytes >= kLargePage ? kLargePage : kCacheLine;

@@ -227,6 +227,12 @@ void CpuOps::sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, M
   enqueue(stream, [=](const Context& c, Gemm&) { cpu::sum_parts(c, stacked, parts, residual, out); });
 }
 
+void CpuOps::dropout(ConstMatrix x, std::span<const std::int32_t> rows, const DropoutRule& rule, Matrix out,
+                     Stream& stream) {
+  check::dropout(x, rows, rule, out);
+  enqueue(stream, [=](const Context& c, Gemm&) { cpu::dropout(c, x, rows, rule, out); });
+}
+
 void CpuOps::add(Vector y, ConstVector x, Stream& stream) {
   check::add(y, x);
   enqueue(stream, [=](const Context& c, Gemm&) { cpu::add(c, y, x); });
@@ -260,6 +266,12 @@ void CpuOps::scatter_add(Vector y, ConstVector values, std::span<const std::uint
                          Stream& stream) {
   check::scatter_add(y, values, indices);
   enqueue(stream, [=](const Context&, Gemm&) { cpu::scatter_add(y, values, indices); });
+}
+
+void CpuOps::penalise_repeats(Vector logits, std::span<const std::int32_t> ids, float penalty,
+                              Stream& stream) {
+  check::penalise_repeats(logits, ids, penalty);
+  enqueue(stream, [=](const Context&, Gemm&) { cpu::penalise_repeats(logits, ids, penalty); });
 }
 
 void CpuOps::sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,

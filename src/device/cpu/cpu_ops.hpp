@@ -69,6 +69,8 @@ class CpuOps : public Ops {
   void tree_sum(std::span<const float* const> values, std::span<const int> merges, float* out, Index count,
                 Stream& stream) override;
   void sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out, Stream& stream) override;
+  void dropout(ConstMatrix x, std::span<const std::int32_t> rows, const DropoutRule& rule, Matrix out,
+               Stream& stream) override;
   void add(Vector y, ConstVector x, Stream& stream) override;
   void subtract(Vector y, ConstVector x, Stream& stream) override;
   void fill_zero(Vector y, Stream& stream) override;
@@ -77,6 +79,8 @@ class CpuOps : public Ops {
   void take_largest(Vector x, Vector values, std::span<std::uint32_t> indices, Stream& stream) override;
   void scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices,
                    Stream& stream) override;
+  void penalise_repeats(Vector logits, std::span<const std::int32_t> ids, float penalty,
+                        Stream& stream) override;
   void sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,
               std::span<std::int32_t> tokens, Stream& stream) override;
   bool all_finite(ConstMatrix x, Stream& stream) override;

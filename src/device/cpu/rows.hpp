@@ -37,6 +37,8 @@ void square_sums(const Context& context, ConstVector x, std::span<double> sums);
 void tree_sum(const Context& context, std::span<const float* const> values, std::span<const int> merges,
               float* out, Index count);
 void sum_parts(const Context& context, ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out);
+void dropout(const Context& context, ConstMatrix x, std::span<const std::int32_t> rows,
+             const DropoutRule& rule, Matrix out);
 void add(const Context& context, Vector y, ConstVector x);
 void subtract(const Context& context, Vector y, ConstVector x);
 void fill_zero(const Context& context, Vector y);

@@ -74,6 +74,15 @@ Index choose(const Row& row, double uniform, const SamplingRule& rule) {
 
 }  // namespace
 
+void penalise_repeats(Vector logits, std::span<const std::int32_t> ids, float penalty) {
+  auto* const values = static_cast<float*>(logits.data);
+  for (const std::int32_t id : ids) {
+    if (id < 0 || id >= logits.size)
+      throw InternalError("penalise_repeats: id {} of {} logits", id, logits.size);
+    values[id] = penalised(values[id], penalty);
+  }
+}
+
 void sample(const Context& context, ConstMatrix logits, std::span<const double> uniforms,
             const SamplingRule& rule, std::span<std::int32_t> tokens) {
   const auto* const data = static_cast<const float*>(logits.data);

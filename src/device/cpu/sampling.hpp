@@ -1,4 +1,4 @@
-// The choice of the next token; the contract is in cartan/device/ops.hpp.
+// The choice of the next token; the contracts are in cartan/device/ops.hpp.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 
 namespace cartan::device::cpu {
 
+void penalise_repeats(Vector logits, std::span<const std::int32_t> ids, float penalty);
 void sample(const Context& context, ConstMatrix logits, std::span<const double> uniforms,
             const SamplingRule& rule, std::span<std::int32_t> tokens);
 

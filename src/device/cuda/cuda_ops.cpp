@@ -7,6 +7,7 @@
 #include "kernels/compression.hpp"
 #include "kernels/cross_entropy.hpp"
 #include "kernels/decision.hpp"
+#include "kernels/dropout.hpp"
 #include "kernels/embedding.hpp"
 #include "kernels/fp8.hpp"
 #include "kernels/move.hpp"
@@ -228,6 +229,12 @@ void CudaOps::sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, 
   kernels::sum_parts(stacked, parts, residual, out, native(stream));
 }
 
+void CudaOps::dropout(ConstMatrix x, std::span<const std::int32_t> rows, const DropoutRule& rule, Matrix out,
+                      Stream& stream) {
+  check::dropout(x, rows, rule, out);
+  kernels::dropout(x, rows, rule, out, native(stream));
+}
+
 void CudaOps::add(Vector y, ConstVector x, Stream& stream) {
   check::add(y, x);
   kernels::add(y, x, native(stream));
@@ -263,6 +270,12 @@ void CudaOps::scatter_add(Vector y, ConstVector values, std::span<const std::uin
                           Stream& stream) {
   check::scatter_add(y, values, indices);
   kernels::scatter_add(y, values, indices, native(stream));
+}
+
+void CudaOps::penalise_repeats(Vector logits, std::span<const std::int32_t> ids, float penalty,
+                               Stream& stream) {
+  check::penalise_repeats(logits, ids, penalty);
+  if (!ids.empty()) kernels::penalise_repeats(logits, ids, penalty, native(stream));
 }
 
 void CudaOps::sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,

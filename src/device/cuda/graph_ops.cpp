@@ -47,6 +47,13 @@ void put(Key& key, const AttentionShape& s) {
     put(key, value);
   put(key, s.scale);
 }
+void put(Key& key, const DropoutRule& rule) {
+  put(key, rule.factor);
+  put(key, rule.threshold);
+  put(key, rule.seed);
+  put(key, rule.stream);
+  put(key, rule.first_column);
+}
 void put(Key& key, const Fp8Scale& scale) {
   put(key, scale.scale);
   put(key, scale.inverse);
@@ -182,6 +189,10 @@ class GraphOps : public Ops {
                  Stream& stream) override {
     run<&Ops::sum_parts>(stream, stacked, parts, residual, out);
   }
+  void dropout(ConstMatrix x, std::span<const std::int32_t> rows, const DropoutRule& rule, Matrix out,
+               Stream& stream) override {
+    run<&Ops::dropout>(stream, x, rows, rule, out);
+  }
   void add(Vector y, ConstVector x, Stream& stream) override { run<&Ops::add>(stream, y, x); }
   void subtract(Vector y, ConstVector x, Stream& stream) override { run<&Ops::subtract>(stream, y, x); }
   void fill_zero(Vector y, Stream& stream) override { run<&Ops::fill_zero>(stream, y); }
@@ -218,6 +229,10 @@ class GraphOps : public Ops {
   void scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices,
                    Stream& stream) override {
     ops_.scatter_add(y, values, indices, stream);
+  }
+  void penalise_repeats(Vector logits, std::span<const std::int32_t> ids, float penalty,
+                        Stream& stream) override {
+    ops_.penalise_repeats(logits, ids, penalty, stream);
   }
   void sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,
               std::span<std::int32_t> tokens, Stream& stream) override {

@@ -138,6 +138,10 @@ class SimOps : public Ops {
   void sum_parts(ConstMatrix stacked, Index parts, ConstMatrix residual, Matrix out, Stream&) override {
     check::sum_parts(stacked, parts, residual, out);
   }
+  void dropout(ConstMatrix x, std::span<const std::int32_t> rows, const DropoutRule& rule, Matrix out,
+               Stream&) override {
+    check::dropout(x, rows, rule, out);
+  }
   void add(Vector y, ConstVector x, Stream&) override { check::add(y, x); }
   void subtract(Vector y, ConstVector x, Stream&) override { check::subtract(y, x); }
   void fill_zero(Vector, Stream&) override {}
@@ -148,6 +152,9 @@ class SimOps : public Ops {
   }
   void scatter_add(Vector y, ConstVector values, std::span<const std::uint32_t> indices, Stream&) override {
     check::scatter_add(y, values, indices);
+  }
+  void penalise_repeats(Vector logits, std::span<const std::int32_t> ids, float penalty, Stream&) override {
+    check::penalise_repeats(logits, ids, penalty);
   }
   void sample(ConstMatrix logits, std::span<const double> uniforms, const SamplingRule& rule,
               std::span<std::int32_t> tokens, Stream&) override {

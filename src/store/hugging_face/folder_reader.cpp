@@ -5,6 +5,7 @@
 
 #include "cartan/core/json.hpp"
 #include "cartan/core/narrow.hpp"
+#include "cartan/model/adapters.hpp"
 #include "cartan/store/model_config_file.hpp"
 #include "cartan/store/model_folder.hpp"
 
@@ -93,7 +94,7 @@ Index FileTensor::elements() const {
 std::vector<FileTensor> file_tensors(const model::ModelConfig& config) {
   const bool fuses = family_of(config) == "phi3";
   std::vector<FileTensor> tensors;
-  for (const model::UnitSpec& unit : model::describe_units(config))
+  for (const model::UnitSpec& unit : model::describe_units(model::without_adapters(config)))
     for (const model::ParameterSpec& parameter : unit.parameters) {
       std::string name = file_name_of(parameter.name, fuses);
       // Those of one tensor follow each other.

@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <span>
 #include <vector>
 
-#include "cartan/core/bfloat16.hpp"
+#include "cartan/core/convert.hpp"
 #include "cartan/core/file.hpp"
 #include "cartan/core/float16.hpp"
 #include "cartan/core/json.hpp"
@@ -15,6 +14,7 @@
 #include "cartan/store/model_config_file.hpp"
 #include "cartan/store/model_folder.hpp"
 #include "store/file_access.hpp"
+#include "store/hugging_face/passed_on.hpp"
 #include "store/shared_file.hpp"
 #include "store/temporary_file.hpp"
 
@@ -26,17 +26,6 @@ namespace fs = std::filesystem;
 // Elements that a rank converts at a time.
 constexpr Index kPiece = Index{8} << 20;
 
-// What belongs to a tokenizer, and to generation.
-constexpr std::array kPassedOn{"tokenizer.json",
-                               "tokenizer_config.json",
-                               "special_tokens_map.json",
-                               "added_tokens.json",
-                               "tokenizer.model",
-                               "vocab.json",
-                               "merges.txt",
-                               "chat_template.jinja",
-                               "chat_template.json",
-                               "generation_config.json"};
 // Entries of config.json that name tokens.
 constexpr std::array kTokens{"bos_token_id", "eos_token_id", "pad_token_id"};
 
@@ -98,22 +87,11 @@ void read_tensor(const FileTensor& tensor, Index first, std::span<float> values,
 void convert(std::span<const float> values, DType dtype, const std::string& tensor,
              std::vector<std::byte>& out) {
   out.resize(values.size() * size_of(dtype));
-  const auto store = [&](std::size_t i, auto value) {
-    std::memcpy(out.data() + i * sizeof value, &value, sizeof value);
-  };
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (dtype == DType::bf16) {
-      store(i, to_bfloat16(values[i]).bits);
-    } else if (dtype == DType::f16) {
-      const Float16 half = to_float16(values[i]);
-      if (std::isfinite(values[i]) && !std::isfinite(to_float(half)))
-        throw DataError("{} has the element {}, which fp16 cannot hold: write bf16 or fp32", tensor,
-                        values[i]);
-      store(i, half.bits);
-    } else {
-      store(i, values[i]);
-    }
-  }
+  convert_floats(values, dtype, out);
+  if (dtype != DType::f16) return;
+  for (const float value : values)
+    if (std::isfinite(value) && !std::isfinite(to_float(to_float16(value))))
+      throw DataError("{} has the element {}, which fp16 cannot hold: write bf16 or fp32", tensor, value);
 }
 
 /// What this rank writes of a shard, one piece after another: every size()-th.
@@ -200,26 +178,6 @@ TemporaryFile write_shard(const fs::path& folder, const Shard& shard, DType dtyp
   return file;
 }
 
-void check_folder(const fs::path& folder, bool overwrite) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error || !fs::is_directory(folder))
-    throw IoError("cannot create {}: {}", folder.string(), error ? error.message() : "a file has this name");
-  if (!overwrite && !fs::is_empty(folder))
-    throw ConfigError("{} is not empty: name another folder, or delete what is in it", folder.string());
-}
-
-/// Parameters of an earlier model would be taken for this one's.
-void remove_others(const fs::path& folder, const std::vector<Shard>& shards) {
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    const bool is_ours =
-        std::any_of(shards.begin(), shards.end(), [&](const Shard& s) { return s.name == name; });
-    if (!is_ours && (name.ends_with(".safetensors") || name == "model.safetensors.index.json"))
-      fs::remove(entry.path());
-  }
-}
-
 void write_settings(const fs::path& folder, const model::ModelConfig& config, const FolderOptions& options) {
   Json json = model_config_to_hugging_face(config, options.dtype);
   // Without a value transformers takes the family's, which may lie outside of this vocabulary.
@@ -235,9 +193,7 @@ void write_settings(const fs::path& folder, const model::ModelConfig& config, co
   for (const char* const token : kTokens)
     if (!json[token].is_null()) generation[token] = json[token];
   write_file_atomically(folder / "generation_config.json", generation.dump(2) + "\n");
-  if (from.empty()) return;
-  for (const char* const name : kPassedOn)
-    if (fs::exists(from / name)) write_file_atomically(folder / name, read_file(from / name));
+  pass_on(from, folder);
 }
 
 }  // namespace
@@ -248,7 +204,7 @@ FolderReport write_model_folder(const fs::path& folder, const model::ModelConfig
   std::vector<Shard> shards;
   comm::all_or_none(comm, "preparing the folder of the model", [&] {
     shards = cut_into_shards(config, options);
-    if (comm.rank() == 0) check_folder(folder, options.overwrite);
+    if (comm.rank() == 0) check_export_folder(folder, options.overwrite);
   });
   std::vector<TemporaryFile> files;
   files.reserve(shards.size());
@@ -258,7 +214,10 @@ FolderReport write_model_folder(const fs::path& folder, const model::ModelConfig
   report.files = narrow<int>(shards.size());
   comm::all_or_none(comm, "finishing the folder of the model", [&] {
     if (comm.rank() != 0) return;
-    remove_others(folder, shards);
+    std::vector<std::string> names;
+    for (const Shard& shard : shards) names.push_back(shard.name);
+    remove_parameters(folder, names);
+    fs::remove(folder / "adapter_config.json");
     write_settings(folder, config, options);
     if (shards.size() > 1)
       write_file_atomically(folder / "model.safetensors.index.json", index_of(shards).dump(2) + "\n");
