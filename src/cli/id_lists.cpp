@@ -1,5 +1,6 @@
 #include "cli/id_lists.hpp"
 
+#include "cartan/core/error.hpp"
 #include "cartan/core/json.hpp"
 #include "cli/option.hpp"
 
