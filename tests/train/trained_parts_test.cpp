@@ -73,17 +73,24 @@ INSTANTIATE_TEST_SUITE_P(Ways, TrainedParts, ::testing::ValuesIn(kWays),
 
 TEST_P(TrainedParts, HaveTheNumbersOfOneRankOnEveryMesh) {
   if (!session_.thread_multiple()) GTEST_SKIP() << "needs MPI_THREAD_MULTIPLE";
+  const std::string way = GetParam().name;
+  if (!cartan::testing::on_cpu() && way != "adapters_everywhere" && way != "part_of_the_joint_projections" &&
+      way != "both_ends_tied")
+    GTEST_SKIP() << "other ways have no other operations, and the emulated device is slow";
   const Config base = config_of(GetParam());
   comm::Mesh alone = comm::Mesh::alone();
   const Outcome one = on(base, alone, 1);
   expect_same_bits(on(base, alone, 4), one, "one rank, micro-batch 4");
-  int turn = 0;
+  int turn = 0, number = 0;
   for (const int pp : {1, 2, 3})
     for (const int cp : {1, 2, 3})
       for (const int tp : {1, 2, 6}) {
         if (ranks_ % (pp * cp * tp) != 0 || base.batch.global % (ranks_ / (pp * cp * tp)) != 0) continue;
+        ++number;
         for (const int stage : {0, 1, 2, 3}) {
-          if (!cartan::testing::on_cpu() && stage % 2 == 0) continue;
+          // Where meshes are many, or slow, each has two stages.
+          const bool is_tried = stage == number % 4 || stage == 3 - number % 4;
+          if ((ranks_ > 3 || !cartan::testing::on_cpu()) && !is_tried) continue;
           Config config = base;
           config.zero.stage = stage;
           config.pipeline.schedule = turn % 2 == 0 ? "1f1b" : "zero-bubble";
