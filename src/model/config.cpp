@@ -301,12 +301,23 @@ ModelConfig model_config_from_json(const Json& json, const std::string& where) {
 }
 
 FlopsPerToken flops_per_token(const ModelConfig& c, Index length) {
-  const auto d = static_cast<double>(c.hidden), width = static_cast<double>(c.heads * c.head_dim),
-             kv_width = static_cast<double>(c.kv_heads * c.head_dim);
-  const double block = d * width * 2 + d * kv_width * 2 + 3 * d * static_cast<double>(c.ffn);
-  const double weights = static_cast<double>(c.layers) * block + static_cast<double>(c.vocab) * d;
-  const double attention = 6.0 * static_cast<double>(length) * width * static_cast<double>(c.layers);
-  return {6 * weights + attention, 6 * weights + 2 * attention};
+  const std::vector<UnitSpec> units = describe_units(c);
+  const auto width = static_cast<double>(c.heads * c.head_dim), tokens = static_cast<double>(length);
+  bool goes_back = false;  // a unit in front is trained, so the gradient is needed here
+  double products = 0, attention = 0;
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    goes_back = goes_back || units[u].trained > 0;
+    for (const ParameterSpec& parameter : units[u].parameters) {
+      if (parameter.shape.size() != 2 || u == 0) continue;  // a look-up is no product
+      products += (2.0 + (goes_back ? 2 : 0) + (parameter.trained ? 2 : 0)) *
+                  static_cast<double>(parameter.elements());
+    }
+    if (u > 0 && u + 1 < units.size()) attention += (goes_back ? 6 : 2) * tokens * width;
+  }
+  if (c.tied)
+    products += (2.0 + (goes_back ? 2 : 0) + (units.front().trained > 0 ? 2 : 0)) *
+                static_cast<double>(c.vocab * c.hidden);
+  return {products + attention, products + 2 * attention};
 }
 
 Index parameter_count(const ModelConfig& config) {

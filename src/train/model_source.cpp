@@ -51,6 +51,13 @@ fs::path find_base(const fs::path& path, const std::string& named, const std::st
                      named);
 }
 
+/// Adapters of adapters would be looked for without end.
+void check_no_adapters(const fs::path& base, const fs::path& path) {
+  if (store::is_adapter_folder(base))
+    throw DataError("{} names {} as its model, which is a folder of adapters itself: give --base PATH",
+                    path.string(), base.string());
+}
+
 /// `config` with these adapters.
 model::ModelConfig with_adapters(model::ModelConfig config, const store::AdapterFolder& adapters) {
   config.lora = adapters.lora();
@@ -68,7 +75,9 @@ model::ModelConfig with_adapters(model::ModelConfig config, const store::Adapter
 model::ModelConfig describe_model(const fs::path& from) {
   if (store::is_adapter_folder(from)) {
     const store::AdapterFolder adapters(from);
-    return with_adapters(describe_model(find_base(from, adapters.base(), "")), adapters);
+    const fs::path base = find_base(from, adapters.base(), "");
+    check_no_adapters(base, from);
+    return with_adapters(describe_model(base), adapters);
   }
   if (store::is_model_folder(from)) return store::read_model_config(from / "config.json");
   fs::path checkpoint = from;
@@ -111,8 +120,10 @@ void ModelSource::open(const fs::path& from, comm::Communicator& comm, const Sou
   if (store::is_adapter_folder(from)) {
     path_ = from;
     fs::path base;
-    comm::all_or_none(comm, "opening the adapters",
-                      [&] { base = find_base(from, store::AdapterFolder(from).base(), options.base); });
+    comm::all_or_none(comm, "opening the adapters", [&] {
+      base = find_base(from, store::AdapterFolder(from).base(), options.base);
+      check_no_adapters(base, from);
+    });
     base_ = std::make_unique<ModelSource>(base, comm);
     config_ = base_->config();
     comm::all_or_none(comm, "opening the adapters", [&] { take_adapters(from); });
@@ -240,7 +251,16 @@ std::uint64_t ModelSource::fingerprint() const {
   return hash;
 }
 
+bool ModelSource::has_adapters_only() const {
+  return !folder_ && (base_ || initial_seed_) &&
+         std::all_of(parameters_.begin(), parameters_.end(), [&](const auto& parameter) {
+           return model::is_adapter(parameter.first) || !checkpoint_ ||
+                  !checkpoint_->has(parameter_path(parameter.first));
+         });
+}
+
 BaseModel ModelSource::as_base() const {
+  if (has_adapters_only()) return base_ ? base_->as_base() : BaseModel{"", *initial_seed_, 0};
   return {fs::absolute(path_).lexically_normal().string(), 0, fingerprint()};
 }
 

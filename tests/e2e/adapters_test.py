@@ -87,11 +87,19 @@ class Adapters(harness.Case):
         lora = {key: None for key in TRAINING if key.startswith("lora.")}
         self.fine_tune("b", {**lora, "model.from": "a", "run.steps": 1})
         self.fine_tune("c", {**lora, "lora.from": "alone", "run.steps": 1})
-        self.fine_tune("d", {**lora, "model.from": "alone", "run.steps": 1})
+        self.fine_tune("d", {**lora, "model.from": "alone", "run.steps": 1, "export.dir": "of_d"})
         self.assertEqual(self.losses("b"), self.losses("c"))
         self.assertEqual(self.losses("b"), self.losses("d"))
         self.assertLess(self.losses("b")[0], self.losses("a")[0])
         self.assertIn("rank = 3 ", (self.dir / "c/config.ini").read_text())
+        config = json.loads((self.dir / "of_d/adapter_config.json").read_text())
+        self.assertEqual(config["base_model_name_or_path"], str(self.dir / "model"), "not the first adapters")
+        self.fine_tune("d", {**lora, "model.from": "alone", "run.steps": 2})
+        config["base_model_name_or_path"] = str(self.dir / "of_d")
+        (self.dir / "of_d/adapter_config.json").write_text(json.dumps(config))
+        (self.dir / "ids.json").write_text("[[1, 2]]")
+        result = self.cartan("eval", "--from", "of_d", "--ids", "ids.json", expect=BAD_DATA)
+        self.assert_refused(result, "which is a folder of adapters itself")
 
     def test_the_base_is_found_or_asked_for(self):
         self.fine_tune("a", {"export.dir": "alone"})

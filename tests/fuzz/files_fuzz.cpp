@@ -1,6 +1,7 @@
 // Files that anyone may have written: each is used as what it claims to be, or refused with a reason.
 //   input    a byte that says which reader, then the file
-//            c: a config.json; s: a *.safetensors; i: an .idx beside a .bin of 64 bytes
+//            c: a config.json; s: a *.safetensors; i: an .idx beside a .bin of 64 bytes; a: an
+//            adapter_config.json, a byte 0, and an adapter_model.safetensors
 #include <unistd.h>
 
 #include <cstdint>
@@ -14,6 +15,9 @@
 #include "cartan/core/error.hpp"
 #include "cartan/core/json.hpp"
 #include "cartan/data/indexed_dataset.hpp"
+#include "cartan/model/adapters.hpp"
+#include "cartan/model/parameters.hpp"
+#include "cartan/store/adapter_folder.hpp"
 #include "cartan/store/model_config_file.hpp"
 #include "cartan/store/safetensors.hpp"
 
@@ -73,6 +77,35 @@ void use_index(std::string_view content) {
   dataset.read_tokens(0, ids);
 }
 
+void use_adapters(std::string_view content) {
+  const std::size_t end = content.find('\0');
+  if (end == std::string_view::npos) return;
+  const std::filesystem::path folder = put("", "") + "_adapters";
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder / "adapter_config.json", std::ios::binary) << content.substr(0, end);
+  std::ofstream(folder / "adapter_model.safetensors", std::ios::binary) << content.substr(end + 1);
+  const store::AdapterFolder adapters(folder);
+  model::ModelConfig config;
+  config.hidden = 8;
+  config.layers = 2;
+  config.heads = config.kv_heads = 2;
+  config.head_dim = 4;
+  config.ffn = 6;
+  config.vocab = 5;
+  config.lora = adapters.lora();
+  Problems problems;
+  model::check_trained(config, problems);
+  if (!problems.empty()) return;
+  adapters.check(config);
+  for (const model::UnitSpec& unit : model::describe_units(config))
+    for (const model::ParameterSpec& parameter : unit.parameters) {
+      if (!model::is_adapter(parameter.name)) continue;
+      check(adapters.has(parameter.name), "an adapter that was checked is missing");
+      std::vector<float> values(static_cast<std::size_t>(parameter.elements()));
+      adapters.read(parameter.name, 0, parameter.elements(), values.data());
+    }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -82,6 +115,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (data[0] == 'c') use_config(content);
     if (data[0] == 's') use_safetensors(content);
     if (data[0] == 'i') use_index(content);
+    if (data[0] == 'a') use_adapters(content);
   } catch (const DataError&) {
     // What is wrong with the file.
   } catch (const ConfigError&) {

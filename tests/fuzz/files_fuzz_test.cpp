@@ -56,6 +56,13 @@ std::vector<std::string> seeds() {
       safetensors(R"({"a":{"dtype":"F64","shape":[9223372036854775807,2],"data_offsets":[0,8]}})", 8),
       safetensors(R"({"a":{"dtype":"F64","shape":[922337203685477580742],"data_offsets":[0,8]}})", 8),
       index(),
+      R"(a{"peft_type":"LORA","r":1,"lora_alpha":2,"lora_dropout":0.1,"use_rslora":true})" +
+          std::string(1, '\0') +
+          safetensors(
+              R"({"base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight":{"dtype":"F32","shape":[1,8],"data_offsets":[0,32]},"base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight":{"dtype":"F32","shape":[8,1],"data_offsets":[32,64]}})",
+              64)
+              .substr(1),
+      R"(a{"peft_type":"LORA","r":1e300,"lora_alpha":2})" + std::string(1, '\0'),
   };
 }
 

@@ -128,6 +128,19 @@ TEST(Trained, LiesInFrontOfEachUnitAndAtTheSameElementsWhereItIsShared) {
     }
 }
 
+TEST(Trained, WhatIsNotTrainedCostsLess) {
+  ModelConfig c = odd(false);
+  const FlopsPerToken all = flops_per_token(c, 8);
+  const double head = 61 * 42, attention = 8 * 60;
+  c.train_only = {"lm_head.weight"};
+  // Forward alone, but for the head, whose input has nobody to tell its gradient, which it makes all the
+  // same.
+  EXPECT_DOUBLE_EQ(flops_per_token(c, 8).causal, (all.causal - 6 * head) / 3 + 6 * head);
+  c.train_only = {"embed_tokens.weight"};
+  const double weights = (all.causal - 6 * head - 6 * 3 * attention) / 6;
+  EXPECT_DOUBLE_EQ(flops_per_token(c, 8).causal, 4 * (weights + head) + 6 * 3 * attention);
+}
+
 TEST(Trained, AdaptersBeginAsPeftBeginsThem) {
   ModelConfig c = odd(false);
   c.lora.rank = 8;

@@ -165,9 +165,14 @@ TEST_F(AdapterFolders, WhatChangesTheMathematicsIsRefusedByName) {
   change({{"peft_type", "IA3"}});
   EXPECT_THAT(refusal(), HasSubstr("only LORA is known"));
   change({{"peft_type", "LORA"}, {"r", "two"}});
-  EXPECT_THAT(refusal(), HasSubstr("r is missing or no number"));
-  change({{"r", 0}});
-  EXPECT_THAT(refusal(), HasSubstr("both must be positive"));
+  for (const Json& rank : {Json("two"), Json(0), Json(2.0), Json(1e300), Json(nullptr), Json(1ll << 40)}) {
+    change({{"r", rank}});
+    EXPECT_THAT(refusal(), HasSubstr(fmt::format("r = {}: expected a whole number", rank.dump())));
+  }
+  change({{"r", 2}, {"lora_alpha", -1}});
+  EXPECT_THAT(refusal(), HasSubstr("lora_alpha = -1: must be positive"));
+  change({{"lora_alpha", "8"}});
+  EXPECT_THAT(refusal(), HasSubstr("lora_alpha = \"8\": expected a number"));
 }
 
 TEST_F(AdapterFolders, TensorsThatDoNotFitAreListed) {

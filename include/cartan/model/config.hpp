@@ -95,7 +95,7 @@ ModelConfig model_config_from_json(const Json& json, const std::string& where);
 
 /// Model FLOPs of one token at sequence length `length`, forward and backward: 6 per weight that takes part
 /// in a product, plus 6 * length * heads * head_dim a layer for causal attention (12 without the causal
-/// discount).
+/// discount). A weight that is not trained has 4; in front of the first trained unit all is a third.
 struct FlopsPerToken {
   double causal = 0, full = 0;
 };

@@ -53,8 +53,8 @@ class ModelSource {
   std::string configuration() const;
   /// The model that adapters here belong to; empty where nothing names it.
   std::string base_path() const;
-  /// What a training that begins here, and does not train all of it, leaves as it is. Reads a little of every
-  /// parameter.
+  /// What a training that begins here, and does not train all of it, leaves as it is: this model, or its base
+  /// where only adapters are here. Reads a little of every parameter.
   BaseModel as_base() const;
 
  private:
@@ -62,6 +62,8 @@ class ModelSource {
   void open_base(const BaseModel& base, const std::string& given, comm::Communicator& comm);
   void take_adapters(const std::filesystem::path& folder);
   bool holds(const std::string& parameter) const;
+  /// Whether all else comes from the base.
+  bool has_adapters_only() const;
   std::uint64_t fingerprint() const;
 
   std::filesystem::path path_;

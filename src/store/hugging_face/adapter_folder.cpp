@@ -111,13 +111,10 @@ void name_targets(const std::set<std::string>& projections, const std::set<Index
   lora.layers = format_ranges(named);
 }
 
-template <class T>
-T entry(const Json& json, const char* key, const std::string& where) {
-  try {
-    return json.at(key).get<T>();
-  } catch (const nlohmann::json::exception&) {
-    throw DataError("{}: {} is missing or no number", where, key);
-  }
+double number(const Json& json, const char* key, const std::string& where) {
+  const Json value = json.value(key, Json());
+  if (!value.is_number()) throw DataError("{}: {} = {}: expected a number", where, key, value.dump());
+  return value.get<double>();
 }
 
 }  // namespace
@@ -137,13 +134,16 @@ AdapterFolder::AdapterFolder(const fs::path& path) : path_(path), file_(path / k
     if ((!is_among(kWithoutEffect, key) || is_among(kMustBeEmpty, key)) && !is_neutral(value))
       problems.add("{} = {} is not supported", key, value.dump());
   if (!problems.empty()) throw DataError("{}:\n  {}", where, fmt::join(problems.lines(), "\n  "));
-  lora_.rank = entry<Index>(json, "r", where);
-  lora_.alpha = entry<double>(json, "lora_alpha", where);
-  if (lora_.rank < 1 || !(lora_.alpha > 0))
-    throw DataError("{}: r = {} and lora_alpha = {}: both must be positive", where, lora_.rank, lora_.alpha);
+  const auto rank = integers_of(Json::array({json.value("r", Json())}));
+  if (!rank || rank->front() < 1)
+    throw DataError("{}: r = {}: expected a whole number, at least 1", where, json.value("r", Json()).dump());
+  lora_.rank = rank->front();
+  lora_.alpha = number(json, "lora_alpha", where);
+  if (!(lora_.alpha > 0) || !std::isfinite(lora_.alpha))
+    throw DataError("{}: lora_alpha = {}: must be positive", where, lora_.alpha);
   // With rank-stabilized scaling the product is divided by the root of the rank.
   if (json.value("use_rslora", Json()) == true) lora_.alpha *= std::sqrt(static_cast<double>(lora_.rank));
-  if (json.contains("lora_dropout")) lora_.dropout = entry<double>(json, "lora_dropout", where);
+  if (json.contains("lora_dropout")) lora_.dropout = number(json, "lora_dropout", where);
   const Json base = json.value("base_model_name_or_path", Json());
   if (base.is_string()) base_ = base.get<std::string>();
 
