@@ -215,6 +215,7 @@ FolderReport write_model_folder(const fs::path& folder, const model::ModelConfig
   comm::all_or_none(comm, "finishing the folder of the model", [&] {
     if (comm.rank() != 0) return;
     std::vector<std::string> names;
+    names.reserve(shards.size());
     for (const Shard& shard : shards) names.push_back(shard.name);
     remove_parameters(folder, names);
     fs::remove(folder / "adapter_config.json");
