@@ -65,7 +65,7 @@ TEST_F(Samples, TheCompletionAndItsEndCount) {
 TEST_F(Samples, ATokenAcrossPromptAndCompletionCounts) {
   tokenizer = tokenizer_of([] {
     SortedJson document = byte_level_document({"a b"});
-    document["added_tokens"] = {added_token(257, "<|end_of_text|>")};
+    document["added_tokens"] = SortedJson::array({added_token(257, "<|end_of_text|>")});
     return document;
   }());
   run(R"({"prompt": "xa", "completion": "b"})");

@@ -63,15 +63,25 @@ train::Tensors read_expected(const fs::path& path, const model::ModelConfig& con
 }
 
 void fill_parameters(shard::FlatState& state, const train::Tensors& tensors) {
+  const auto fill = [&](const model::ParameterSpec& p, Index begin, Index end, const auto& place_of) {
+    const std::vector<float>& values = tensors.at(p.name);
+    model::for_each_run(p, begin, end, [&](Index whole, Index part, Index count) {
+      ASSERT_LE(whole + count, std::ssize(values)) << p.name;
+      const device::Vector to = place_of(p.offset + part, count);
+      ASSERT_EQ(to.dtype, DType::f32) << p.name;
+      upload(state.device(), to.data,
+             std::vector<float>(values.begin() + whole, values.begin() + whole + count));
+    });
+  };
   shard::for_each_part(state.layout(), &shard::GradientPart::owned,
                        [&](std::size_t unit, const model::ParameterSpec& p, Index begin, Index end) {
-                         const std::vector<float>& values = tensors.at(p.name);
-                         model::for_each_run(p, begin, end, [&](Index whole, Index part, Index count) {
-                           ASSERT_LE(whole + count, std::ssize(values)) << p.name;
-                           upload(state.device(), state.master(unit, p.offset + part, count).data,
-                                  std::vector<float>(values.begin() + whole, values.begin() + whole + count));
-                         });
+                         fill(p, begin, end,
+                              [&](Index first, Index count) { return state.master(unit, first, count); });
                        });
+  shard::for_each_frozen_part(
+      state.layout(), [&](std::size_t unit, const model::ParameterSpec& p, Index begin, Index end) {
+        fill(p, begin, end, [&](Index first, Index count) { return state.frozen(unit, first, count); });
+      });
   state.refresh_compute();
 }
 
