@@ -30,8 +30,8 @@ model::ModelConfig read_hf_config(const std::filesystem::path& folder);
 train::Tensors read_hf_tensors(const std::filesystem::path& folder);
 /// A file with a tensor for each of the model's files' tensors, as that of gradients is, by parameter.
 train::Tensors read_expected(const std::filesystem::path& path, const model::ModelConfig& config);
-/// Copies tensors into the master parameters, and into fp32 ones that are not trained; every parameter must be
-/// there.
+/// Copies tensors into the master parameters, and into fp32 ones that are not trained; every parameter must
+/// be there.
 void fill_parameters(shard::FlatState& state, const train::Tensors& tensors);
 
 using train::Distance;
